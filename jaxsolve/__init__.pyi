@@ -34,6 +34,7 @@ from ._diagnose import (
     coordinate_check as coordinate_check,
     diagnose as diagnose,
     diagnose_checkpoints as diagnose_checkpoints,
+    Monitor as Monitor,
     transfer_check as transfer_check,
 )
 from ._kernel_machine import as_kernel_machine as as_kernel_machine

@@ -36,6 +36,7 @@ class View(eqx.Module):
         from_zero: whether it starts from f = 0, whatever the outputs of the problem's network.
         given_observations: observables that it knows more directly, by their names.
         certificate: how far a closed form can be trusted at this time; None where it has none to give.
+        optimizer_state: the state of the optimizer that moves the parameters, where it is kept.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -50,11 +51,12 @@ class View(eqx.Module):
     params: PyTree = None
     given_outputs: Float[Array, "n out"] | None = None
     given_test_outputs: Float[Array, "m out"] | None = None
-    given_kernel: Float[Array, "n out n out"] | None = None
+    given_kernel: Float[Array, "n out n out"] | Float[Array, "n n"] | None = None
     given_observations: dict[str, Array] | None = None
-    given_initial_kernel: Float[Array, "n out n out"] | None = None
+    given_initial_kernel: Float[Array, "n out n out"] | Float[Array, "n n"] | None = None
     from_zero: bool = eqx.field(static=True, default=False)  # changes the program
     certificate: Certificate | None = None
+    optimizer_state: PyTree = None
 
     @property
     def net(self) -> Any:
@@ -81,14 +83,14 @@ class View(eqx.Module):
         return self.problem.test_outputs(self._known_params("test outputs"))
 
     @property
-    def kernel(self) -> Float[Array, "n out n out"]:
+    def kernel(self) -> Float[Array, "n out n out"] | Float[Array, "n n"]:
         """The eta-weighted NTK on the training set."""
         if self.given_kernel is not None:
             return self.given_kernel
         return self.problem.kernel(self._known_params("the kernel"), self.problem.x)
 
     @property
-    def initial_kernel(self) -> Float[Array, "n out n out"]:
+    def initial_kernel(self) -> Float[Array, "n out n out"] | Float[Array, "n n"]:
         """The same at the start."""
         known = self.given_initial_kernel
         return self.problem.kernel(self.problem.params, self.problem.x) if known is None else known

@@ -2,4 +2,5 @@
 
 from ._coordinates import coordinate_check as coordinate_check
 from ._diagnose import diagnose as diagnose, diagnose_checkpoints as diagnose_checkpoints
+from ._monitor import Monitor as Monitor
 from ._transfer import transfer_check as transfer_check

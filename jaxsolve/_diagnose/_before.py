@@ -11,14 +11,14 @@ from jaxtyping import PyTree
 
 from .._core import Problem
 from ..dynamics import Descent
+from ..observe._internal import next_update, rate_exponent
 from . import _thresholds
 from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
 from ._lens import inside, Lens, suited, through, with_inside
 from ._movement import progress as progress_of, relative_change, whole_kernel
-from ._response import rate_exponent
-from ._stability import gradient, moves, next_update
+from ._stability import gradient, moves
 from ._train import begin, objective, train
 from ._verdict import side
 

@@ -7,19 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import PyTree
 
 from .. import nets
 from .._checks import require_flag, require_size
 from .._core import Problem
 from .._numerics import unwatched
 from ..dynamics import Descent
+from ..observe._internal import next_update
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
 from ._examine import examine
 from ._finite import check_derivatives, check_finite, ending
-from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
+from ._inputs import check_network, check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
-from ._stability import next_update
 from ._steps import step_stability, StepStability
 from ._still import moving_rates
 from ._train import batch_size_for, checkpoint_steps, train
@@ -203,12 +204,24 @@ def diagnose_checkpoints(
     if len(places) != len(networks) or any(b <= a for a, b in zip(places[:-1], places[1:], strict=True)):
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
     problem = read_problem(networks[0], x, y, loss, test, centered)
-    probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
     # Functions that adapters such as `from_linen` make may differ, with them the structures, but by these alone.
     structure = jax.tree.structure(problem.params)
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
     for index, later in enumerate(params[1:], 1):
         check_finite(problem, later, f"in checkpoint {index}")
+    return _of_parameters(problem, params, places, probes, key)
+
+
+def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Sequence[int]) -> Diagnosis:
+    """The diagnosis of parameters of a problem's network, the first ones at its start, on all of its samples."""
+    check_network(problem.net)
+    for place, later in zip(steps, params, strict=True):
+        check_finite(problem, later, f"at step {place}")
+    return _of_parameters(problem, list(params), list(steps), problem.x.shape[0], jax.random.key(0))
+
+
+def _of_parameters(problem: Problem, params: list[PyTree], places: list[int], probes: int, key: Any) -> Diagnosis:
+    probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
     for index, network in enumerate(params):
         check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start")
     eta, still = moving_rates(probe, params, None)

@@ -11,7 +11,8 @@ from jaxtyping import Array, PyTree
 
 from .. import kernels
 from .._core import Problem
-from ._groups import adjacent, alignments, find_groups, Groups, masked_rates, relative_sizes
+from ..observe._internal import find_groups, Groups, relative_sizes
+from ._groups import adjacent, alignments, masked_rates
 from ._lens import inside
 from ._movement import compare_kernels, group_kernels, learnable, movement
 
@@ -55,7 +56,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         steps: of the checkpoints.
         checkpoints: parameters.
     """
-    groups = find_groups(probe)
+    groups = find_groups(inside(checkpoints[0]))
     masks = masked_rates(eta, groups)
     start = group_kernels(probe, checkpoints[0], masks)
     _compare_with_gradients(probe, checkpoints[0], eta, np.sum(np.asarray(start), axis=0))
@@ -85,7 +86,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
     end = checkpoints[-1]
     change = jax.tree.map(lambda a, b: a - b, end, checkpoints[0])
     by_group = {
-        "update": relative_sizes(change, checkpoints[0], groups),
+        "update": np.asarray(relative_sizes(change, checkpoints[0], groups)),
         "kernel_change": np.asarray(compared.group_change),
         "kernel_share_start": np.asarray(first.shares),
         "kernel_share": np.asarray(compared.shares),

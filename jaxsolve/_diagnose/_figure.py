@@ -6,9 +6,9 @@ from typing import Any, TYPE_CHECKING
 import numpy as np
 
 from .._extras import needs
-from ..plot import COLORS, MARKERS
+from ..plot import axis_label, COLORS, MARKERS
 from ._fit import have_logarithms, mean_losses
-from ._thresholds import KERNEL_CHANGE, STABILITY
+from ._thresholds import CRITICAL, KERNEL_CHANGE, NONLINEARITY, STABILITY
 
 
 if TYPE_CHECKING:
@@ -46,6 +46,40 @@ def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, b
         ax.tick_params(axis="y", which="minor", labelleft=False)  # 2, 3, 4 times a power of ten crowd the axis
         ax.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def draw_history(steps: np.ndarray, panels: Sequence[tuple[str, str, np.ndarray, Sequence[str]]]) -> "Figure":
+    """One panel for each observable: its name, its unit, its values, and the names of its columns."""
+    columns = 1 if len(panels) == 1 else 2
+    rows = -(-len(panels) // columns)
+    figure = _blank(3.4 * columns, 2.3 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax, (name, unit, values, labels) in zip(axes.flat, panels, strict=False):
+        lines = values[:, None] if values.ndim == 1 else values
+        for k, line in enumerate(lines.T):
+            style = {"color": COLORS[k % len(COLORS)], "marker": MARKERS[k % len(MARKERS)]}
+            ax.plot(steps, line, ms=3, lw=1.2, label=labels[k] if labels else None, **style)
+        limit = _LIMITS.get(name)
+        if limit is not None:
+            ax.axhline(limit, color="0.35", ls="--", lw=1)
+        known = lines[np.isfinite(lines)]
+        if known.size and known.min() >= 0 and known.max() > 10 * np.median(known) > 0:
+            ax.set_yscale("symlog", linthresh=float(known[known > 0].min()))
+        ax.set(xlabel="step", ylabel=axis_label(name, unit))
+        ax.tick_params(labelsize=8)
+        ax.xaxis.label.set_size(9)
+        ax.yaxis.label.set_size(9)
+        ax.spines[["top", "right"]].set_visible(False)
+        if labels:
+            ax.legend(frameon=False, fontsize=7, handlelength=1.5)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_visible(False)
+    return figure
+
+
+# What a dashed line stands for.
+_LIMITS = {"kernel_change": KERNEL_CHANGE.value, "nonlinearity": NONLINEARITY.value, "stability": STABILITY.value,
+           "critical_rate": CRITICAL.value}  # fmt: skip
 
 
 def _steps(ax: Any, history: Arrays) -> np.ndarray:

@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, PyTree
 from .._core import Problem
 from ..dynamics import Descent
 from ..kernels._internal import nonfinite_derivatives
+from ..observe._internal import next_update
 from ._lens import inside, suited
 from ._movement import whole_kernel
-from ._stability import gradient, is_finite, next_update
+from ._stability import gradient, is_finite
 from ._train import objective, ShortTraining
 
 

@@ -1,49 +1,15 @@
-"""Parameters in groups: the layers of any network, by where its arrays stand in it."""
+"""Groups of parameters: their learning rates, and the pairs of matrices that follow one another."""
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._core import Problem
 from .._numerics import nonzero, scaled
-from ._lens import inside
-
-
-MOST_GROUPS = 16
-
-
-class Groups(NamedTuple):
-    """The groups of a network's parameters.
-
-    Attributes:
-        names: such as `layers[0]`.
-        of_leaf: the index of the group of every parameter, in the order of the tree's leaves.
-    """
-
-    names: tuple[str, ...]
-    of_leaf: tuple[int, ...]
-
-
-def find_groups(problem: Problem) -> Groups:
-    """Groups the parameters by the module that holds them, by larger modules if there are many."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(inside(problem.params))]
-    # The array of a module (.weight) goes by the module; one in a list goes by its place.
-    ends = [path if isinstance(path[-1], jax.tree_util.SequenceKey) else path[:-1] for path in paths]
-    depth = max(1, *map(len, ends))
-    named = [_name(end, path) for end, path in zip(ends, paths, strict=True)]
-    while len(set(named)) > MOST_GROUPS and depth > 1:
-        depth -= 1
-        named = [_name(end[:depth], path) for end, path in zip(ends, paths, strict=True)]
-    names = tuple(dict.fromkeys(named))
-    return Groups(names, tuple(names.index(name) for name in named))
-
-
-def _name(end: tuple[Any, ...], path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(end or path).lstrip(".") or "parameters"
+from ..observe._internal import Groups
 
 
 def masked_rates(eta: PyTree, groups: Groups) -> PyTree:
@@ -51,22 +17,6 @@ def masked_rates(eta: PyTree, groups: Groups) -> PyTree:
     masks = np.array([[float(group == index) for group in groups.of_leaf] for index in range(len(groups.names))])
     leaves, structure = jax.tree.flatten(eta)
     return jax.tree.unflatten(structure, [rate * jnp.asarray(masks[:, i], rate.dtype) for i, rate in enumerate(leaves)])
-
-
-def sizes(tree: PyTree, groups: Groups) -> np.ndarray:
-    """The norm of every group of a pytree shaped like the parameters, in float64; no square overflows or vanishes."""
-    leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
-    members = (np.concatenate([leaf for leaf, of in zip(leaves, groups.of_leaf, strict=True) if of == index])
-               for index in range(len(groups.names)))  # fmt: skip
-    largest = lambda entries: float(np.max(np.abs(entries), initial=0))
-    return np.array([most * np.linalg.norm(one / most) if (most := largest(one)) else 0.0 for one in members])
-
-
-def relative_sizes(change: PyTree, start: PyTree, groups: Groups) -> np.ndarray:
-    """|change|/|start| of every group; inf for one that starts at 0 and moves."""
-    moved, before = sizes(change, groups), sizes(start, groups)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        return np.where(moved > 0, moved / before, 0.0)
 
 
 def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .. import kernels
 from .._core import Problem
 from .._numerics import nonzero, norm
-from ._lanczos import largest_eigenvalue
+from ..observe._internal import missed_share, position
 from ._lens import inside
 from ._thresholds import ENDED
 
@@ -57,25 +57,13 @@ class Kernels(NamedTuple):
 @eqx.filter_jit
 def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
     """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta."""
-    start = problem.params
-    # f_lin - f_0 = J_0 (theta_t - theta_0) is a jvp at the start, along the displacement.
-    direction = jax.tree.map(jnp.subtract, params, start)
-    f_start, linear = jax.jvp(problem.outputs, (start,), (direction,))
     f = problem.outputs(params)
-    moved = f - f_start
-    now = problem.loss.gradient(f, problem.y)
-    operator = kernels.NTKOperator(problem.network(params), problem.x, eta=eta)
-    top = largest_eigenvalue(operator.mv, now)
-    unit = now / nonzero(norm(now))
-    back = jax.vjp(problem.outputs, params)[1](unit)[0]
-    # r^T K r = sum_l eta_l |J_l^T r|^2
-    on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), eta, back)))
     return Movement(
         problem.loss.value(f, problem.y),
-        norm(moved - linear) / nonzero(norm(moved)),
+        missed_share(problem, params),
         progress(problem, params, eta),
-        on_residual / nonzero(top),
-        jnp.any(moved != 0),
+        position(problem, params, eta),
+        jnp.any(f != problem.outputs(problem.params)),
     )
 
 

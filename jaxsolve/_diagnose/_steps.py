@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
+from ..observe._internal import critical_multiple, next_update, Response, response, sharpness_ratio
 from . import _thresholds
 from ._diagnosis import Finding
-from ._response import Response, response
-from ._stability import critical_rate, is_finite, moves, next_update, sharpness_ratio
+from ._stability import is_finite, moves
 from ._train import Checkpoint
 from ._verdict import side
 
@@ -75,7 +75,7 @@ def step_stability(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]
             # Where there is no step, that is the reason, whatever `response` says of the state.
             found = found if found.rates is not None else Response(None, False, lost)
         else:
-            critical.append(float(critical_rate(probe, point.params, update)))
+            critical.append(float(critical_multiple(probe, point.params, update)))
         ratio = np.nan if found.rates is None else float(sharpness_ratio(probe, point.params, found.rates))
         ratios.append(ratio if np.isfinite(ratio) else np.nan)
         if point is checkpoints[-1]:

@@ -8,6 +8,8 @@ from ._changes import (
     test_output_change as test_output_change,
     weight_change as weight_change,
 )
+from ._critical_rate import critical_rate as critical_rate
+from ._dormant import dormant_units as dormant_units
 from ._edge import (
     averaged_loss as averaged_loss,
     averaged_squared_gradient as averaged_squared_gradient,
@@ -43,6 +45,7 @@ from ._layer_kernels import (
     gradient_kernel as gradient_kernel,
     preactivation_quantiles as preactivation_quantiles,
 )
+from ._linearized import nonlinearity as nonlinearity, residual_position as residual_position
 from ._neurons import (
     neuron_delta as neuron_delta,
     neuron_direction as neuron_direction,
@@ -72,6 +75,8 @@ from ._test_kernel import (
     test_kernel_change as test_kernel_change,
     test_kernel_distance as test_kernel_distance,
 )
+from ._traced import traced as traced
+from ._updates import update_alignment as update_alignment, update_size as update_size
 from ._weights import (
     conserved as conserved,
     layer_alignment as layer_alignment,

@@ -1,4 +1,13 @@
 """Names of this room that other rooms use, and users do not."""
 
+from ._critical_rate import critical_multiple as critical_multiple
+from ._groups import find_groups as find_groups, Groups as Groups, relative_sizes as relative_sizes
+from ._lanczos import largest_eigenvalue as largest_eigenvalue
 from ._layer_cosine import least_map as least_map
-from ._observable import check_observables as check_observables
+from ._linearized import missed_share as missed_share, position as position
+from ._observable import check_observables as check_observables, require_observables as require_observables
+from ._optimizers import next_update as next_update
+from ._response import rate_exponent as rate_exponent, Response as Response, response as response
+from ._stability import sharpness_ratio as sharpness_ratio
+from ._taps import read_program as read_program, run_program as run_program, TappedProgram as TappedProgram
+from ._traced import is_traced as is_traced, traced_kernel as traced_kernel

@@ -21,6 +21,7 @@ class Observable(eqx.Module):
         dims: names of the axes.
         unit: in words; "1" for pure numbers.
         require: `require(problem)`, which raises ValueError for problems of which it makes no sense; None for none.
+        names: `names(problem)`, what stands along the one axis, such as layers; None for no names.
         scale: `scale(view)`, the size of what `fn` is a difference of; `js.compare` measures errors by it.
 
     Example:
@@ -43,6 +44,7 @@ class Observable(eqx.Module):
     unit: str = eqx.field(static=True, default="1")
     require: Callable[[Problem], None] | None = eqx.field(static=True, default=None)  # a function
     scale: Callable[[View], Array] | None = eqx.field(static=True, default=None)  # a function
+    names: Callable[[Problem], tuple[str, ...]] | None = eqx.field(static=True, default=None)  # a function
 
     def __check_init__(self):
         if not isinstance(self.name, str) or not self.name:
@@ -63,6 +65,19 @@ class Observable(eqx.Module):
         return value
 
 
+def require_observables(observe: Any) -> tuple[Observable, ...]:
+    """Returns one observable or a sequence of them as a tuple; raises as `check_observables`."""
+    if isinstance(observe, Observable):
+        observe = (observe,)
+    if not isinstance(observe, Sequence) or not all(isinstance(item, Observable) for item in observe):
+        raise TypeError(f"observe must be observables such as [observe.loss()], got {describe(observe)}")
+    names = [item.name for item in observe]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"each observable needs a name of its own; {twice} appear more than once")
+    return tuple(observe)
+
+
 def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observable, ...]:
     """The observables as a tuple, checked against what the dynamics provides.
 
@@ -72,14 +87,7 @@ def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observa
     """
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
-    if isinstance(observe, Observable):
-        observe = (observe,)
-    if not isinstance(observe, Sequence) or not all(isinstance(item, Observable) for item in observe):
-        raise TypeError(f"observe must be observables such as [observe.loss()], got {describe(observe)}")
-    names = [item.name for item in observe]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"each observable needs a name of its own; {twice} appear more than once")
+    observe = require_observables(observe)
     for item in observe:
         # A dynamics may know an observable itself, by its name, without what others compute it from.
         if not {item.needs, item.name} & dynamics.provides:
@@ -88,4 +96,4 @@ def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observa
                 f"{item.name!r} needs {item.needs.value}, but {dynamics.name} provides only {known}; GradientFlow and "
                 "Descent provide all"
             )
-    return tuple(observe)
+    return observe

@@ -2,58 +2,105 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import ArrayLike, Float, PyTree
+import optax
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .. import kernels
-from .._checks import concrete, describe, is_real, real_numbers, require_size
+from .._checks import real_numbers, require_size
 from .._core import Problem, View
+from ..dynamics._internal import Optimizer
+from ._lanczos import largest_eigenvalue
 from ._observable import Observable
+from ._optimizers import state_of
+from ._response import linear_rates, not_linear
 
 
-class _BatchHessian(kernels.AbstractSymmetricOperator):
-    """sqrt(eta) H sqrt(eta) of a network with state, whose samples depend on each other and cannot be batched."""
+class _WeighedHessian(kernels.AbstractSymmetricOperator):
+    """sqrt(r) H sqrt(r), H the Hessian of the training loss: symmetric, with the eigenvalues of r H.
+
+    Attributes:
+        rates: r, a number or an array for every array of the parameters.
+    """
 
     problem: Problem
     params: PyTree
+    rates: PyTree
 
     @property
     def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.params)
 
+    @property
+    def positive(self) -> bool:
+        return False
+
     def mv(self, v: PyTree) -> PyTree:
         """The product with a pytree shaped like the parameters."""
-        weigh = lambda tree: jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * leaf, self.problem.eta, tree)
+        weigh = lambda tree: jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * leaf, self.rates, tree)
         return weigh(jax.jvp(jax.grad(self.problem.objective), (self.params,), (weigh(v),))[1])
 
 
-def _hessian(view: View) -> kernels.AbstractSymmetricOperator:
-    problem, net = view.problem, view.net
-    if problem.state is not None:
-        return _BatchHessian(problem, view.params)
-    f, loss = view.outputs, problem.loss
-    return kernels.HessianOperator(
-        net, problem.x, loss.gradient(f, problem.y), loss.hessian(f, problem.y), eta=problem.eta
-    )
+@eqx.filter_custom_jvp
+def _largest(hessian: _WeighedHessian) -> Float[Array, ""]:
+    return largest_eigenvalue(hessian.mv, hessian.params)
+
+
+@_largest.def_jvp
+def _largest_jvp(primals, tangents):
+    # Lanczos keeps no eigenvector, by which the derivative is v^T dH v: another method finds it, where it is wanted.
+    exact = lambda hessian: kernels.top_eigenpairs(hessian, 1, key=jr.key(0)).values[0]
+    return eqx.filter_jvp(exact, primals, tangents)
+
+
+def _eigenvalues(problem: Problem, params: PyTree, rates: PyTree, count: int | None) -> Float[Array, "..."]:
+    hessian = _WeighedHessian(problem, params, rates)
+    # A fixed key, so that results repeat: almost every start leads to the same eigenvalues.
+    return _largest(hessian) if count is None else kernels.top_eigenpairs(hessian, count, key=jr.key(0)).values
+
+
+@eqx.filter_jit
+def sharpness_ratio(problem: Problem, params: PyTree, rates: PyTree) -> Float[Array, ""]:
+    """lambda_max(sqrt(r) H sqrt(r))/2 with a rate r for every single parameter: above 1 the steps are unstable."""
+    return _eigenvalues(problem, params, rates, None) / 2
 
 
 @dataclasses.dataclass(frozen=True)
-class _Eigenvalues:
+class _Sharpness:
     # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
     count: int | None
-    limit: float = 1.0
 
     def __call__(self, view: View):
-        # A fixed key, so that results repeat: almost every start leads to the same eigenvalues.
-        values = kernels.top_eigenpairs(_hessian(view), self.count or 1, key=jr.key(0)).values / self.limit
-        return values[0] if self.count is None else values
+        return _eigenvalues(view.problem, view.params, view.problem.eta, self.count)
 
-    @property
-    def dims(self) -> tuple[str, ...]:
-        return () if self.count is None else ("eigenvalue",)
+
+@dataclasses.dataclass(frozen=True)
+class _Stability:
+    optimizer: optax.GradientTransformation
+    count: int | None
+
+    def __call__(self, view: View):
+        problem, params, optimizer = view.problem, view.params, Optimizer(self.optimizer)
+        state = state_of(view, optimizer, linear=True)
+        if why := not_linear(state):
+            raise ValueError(
+                f"the stability of {optimizer.name} is not known: {why}; observe.critical_rate(optimizer) serves any"
+            )
+        rates = linear_rates(problem, optimizer, params, state)
+        leaves = [jnp.ravel(leaf) for leaf in jax.tree.leaves(rates)]
+        # Steps up the gradient, or of the size of no gradient, have no limit that is known.
+        every = jnp.concatenate(leaves)
+        known = jnp.all(jnp.isfinite(every) & (every >= 0)) & jnp.any(every > 0)
+        rates = jax.tree.map(lambda rate: jnp.where(known, rate, 1), rates)
+        return jnp.where(known, _eigenvalues(problem, params, rates, self.count) / 2, jnp.nan)
+
+
+def _dims(count: int | None) -> tuple[str, ...]:
+    return () if count is None else ("eigenvalue",)
 
 
 def sharpness(*, count: int | None = None) -> Observable:
@@ -63,9 +110,9 @@ def sharpness(*, count: int | None = None) -> Observable:
     gradient descent are stable along all eigenvectors while rate * sharpness < 2 (Cohen et al. 2021,
     arXiv:2103.00065). With eta = 1 it is the sharpness of that paper. NaN where the parameters are.
 
-    No Hessian is formed: LOBPCG (`js.kernels.top_eigenpairs`) multiplies it with vectors until the residual is about
-    eps^(3/4) of the eigenvalue, whose own error is its square over the gap to the next one; after 200 iterations it
-    gives what it has, which is never too large.
+    No Hessian is formed. Lanczos multiplies it with vectors until ten more products change the value by less than
+    eps^(3/4) of it; after 200 products it gives what it has, which is never too large. Its derivative, and the first
+    eigenvalues, are those of `js.kernels.top_eigenpairs`.
 
     Arguments:
         count: how many of the largest eigenvalues, descending: shape (count,). None for the first alone, a number.
@@ -81,53 +128,44 @@ def sharpness(*, count: int | None = None) -> Observable:
         ValueError: count is below 1; when used, if the network has fewer weights.
         TypeError: count is not an integer.
     """
-    read = _Eigenvalues(None if count is None else require_size(count, "count"))
-    return Observable("sharpness", read, dims=read.dims, unit="1 / time")
+    count = None if count is None else require_size(count, "count")
+    return Observable("sharpness", _Sharpness(count), dims=_dims(count), unit="1 / time")
 
 
-def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0, count: int | None = None) -> Observable:
-    """rate * sharpness/(2 (1 + momentum)): below 1 the steps of gradient descent are stable, above 1 they are not.
+def stability(optimizer: optax.GradientTransformation, *, count: int | None = None) -> Observable:
+    """The sharpness in units of the largest at which the optimizer's steps are stable: above 1 they are not.
 
-    A run at the edge of stability hovers at or just above 1 (Cohen et al. 2021, arXiv:2103.00065, section 2). It is
-    for `js.Descent(optax.sgd(rate, momentum=...))` on the full batch: Nesterov's momentum has the limit
-    2 (1 + beta)/((1 + 2 beta) rate), Adam that of a Hessian with its preconditioner. A rate that varies inside a sweep
-    cannot be stored in an observable: record `sharpness` there and multiply.
+    lambda_max(sqrt(r) H sqrt(r))/2, with the rate r that stands for the optimizer near a minimum: eta for gradient
+    descent, eta/(1 + beta) with heavy balls, eta (1 + 2 beta)/(1 + beta) with Nesterov's, for Adam a rate for every
+    parameter, eta (1 - beta_1)/((1 + beta_1)(sqrt(nu) + eps)). A run at the edge of stability hovers at or just above 1
+    (Cohen et al. 2021, arXiv:2103.00065, and 2022, arXiv:2207.14484). H is that of the full batch, and the network's
+    own rates are part of r. NaN where steps are not in proportion to a small gradient, such as Adam's first one.
+
+    A rate that varies inside a sweep cannot be stored in an observable: record `sharpness` there and multiply.
 
     Arguments:
-        rate: the learning rate, > 0.
-        momentum: heavy-ball momentum beta in [0, 1).
+        optimizer: the optax transformation: SGD, with momentum, Adam and its kin, RMSProp, chains of such. Where it has
+            more than a momentum to remember, the run must show its state: `js.Descent(..., keep_state=True)` and
+            `js.Monitor` do.
         count: how many eigenvalues, as for `sharpness`: those above 1 are unstable directions.
 
     Example:
+        >>> import optax
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
-        >>> sharpness, share = js.observe.sharpness()(view), js.observe.stability(0.1)(view)
+        >>> sharpness, share = js.observe.sharpness()(view), js.observe.stability(optax.sgd(0.1))(view)
         >>> print(bool(jnp.allclose(share, 0.1 * sharpness / 2)))
         True
 
     Raises:
-        ValueError: rate is not one finite number > 0, momentum is not in [0, 1), or count as for `sharpness`.
-        TypeError: rate is traced, or count not an integer.
+        TypeError: optimizer is no optax transformation, or count not an integer.
+        ValueError: count as for `sharpness`; when used, if the optimizer's steps are not linear in the gradient and one
+            memory, or it has a state that the view does not.
     """
-    known = concrete(rate)
-    if known is None:
-        raise TypeError(
-            "rate of observe.stability must be a known number; observe.sharpness() times rate/2 is the same"
-        )
-    if not is_real(known):
-        raise TypeError(f"rate must be one finite number > 0, got {describe(rate)}")
-    if not (known.ndim == 0 and np.isfinite(known) and known > 0):
-        raise ValueError(f"rate must be one finite number > 0, got {describe(rate)}")
-    known_momentum = concrete(momentum)
-    if known_momentum is None or known_momentum.ndim or not is_real(known_momentum):
-        raise TypeError(f"momentum must be one number in [0, 1), got {describe(momentum)}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
-    # The largest stable curvature of heavy-ball descent: 2 (1 + beta)/rate.
-    limit = 2 * (1 + float(momentum)) / float(known)
-    read = _Eigenvalues(None if count is None else require_size(count, "count"), limit)
-    return Observable("stability", read, dims=read.dims)
+    Optimizer(optimizer)
+    count = None if count is None else require_size(count, "count")
+    return Observable("stability", _Stability(optimizer, count), dims=_dims(count))
 
 
 def edge_time(

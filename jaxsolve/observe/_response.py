@@ -22,7 +22,6 @@ from jaxtyping import PyTree
 from .._checks import attempt
 from .._core import Problem
 from .._numerics import norm
-from ._lens import inside, with_inside
 
 
 # Optax's states of memories, and of second moments of the gradient. Names, not classes: not every version has all.
@@ -60,17 +59,10 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
         optimizer: that of a `Descent`.
         params, state: where training stands.
     """
-    kinds = [type(node).__name__ for node in _nodes(state)]  # an array by itself goes by the name of its class
-    known = _MEMORY.keys() | set(_SQUARES)
-    strange = [kind for kind in kinds if kind not in known]
-    named = [kind for kind, node in zip(kinds, _nodes(state), strict=True) if not eqx.is_array(node)]
-    named += ["arrays"] if len(named) < len(kinds) else []
-    # The law in the text above has one memory.
-    if strange or sum(kind in _MEMORY for kind in kinds) > 1:
-        return Response(
-            None, False, f"its state ({', '.join(named)}) is not one whose steps are linear in the gradient"
-        )
-    rates, error = attempt(_rates, problem, optimizer, params, state)
+    why = not_linear(state)
+    if why:
+        return Response(None, False, why)
+    rates, error = attempt(linear_rates, problem, optimizer, params, state)
     if error is not None:  # an optimizer may do anything with a gradient of 0
         return Response(None, False, f"its step at a small gradient cannot be followed ({type(error).__name__})")
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(rates)]
@@ -82,7 +74,20 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
             False,
             "its steps are not in proportion to a small gradient, as those of signs, or the first one of Adam",
         )
-    return Response(rates, any(kind in _SQUARES for kind in kinds), "")
+    return Response(rates, bool(_squares(state)), "")
+
+
+def not_linear(state: Any) -> str:
+    """Why steps of an optimizer with this state are not linear in the gradient and one memory; empty if they are."""
+    kinds = [type(node).__name__ for node in _nodes(state)]  # an array by itself goes by the name of its class
+    known = _MEMORY.keys() | set(_SQUARES)
+    strange = [kind for kind in kinds if kind not in known]
+    named = [kind for kind, node in zip(kinds, _nodes(state), strict=True) if not eqx.is_array(node)]
+    named += ["arrays"] if len(named) < len(kinds) else []
+    # The law in the text above has one memory.
+    if strange or sum(kind in _MEMORY for kind in kinds) > 1:
+        return f"its state ({', '.join(named)}) is not one whose steps are linear in the gradient"
+    return ""
 
 
 def _is_node(node: Any) -> bool:
@@ -116,7 +121,8 @@ def _memory(state: Any) -> PyTree:
 
 
 @eqx.filter_jit
-def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
+def linear_rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
+    """The rates of `response`, which checks them."""
     filled = lambda tree, value: jax.tree.map(lambda leaf: jnp.full_like(leaf, value), tree)
     (zero, one), (empty, full) = ((filled(tree, 0), filled(tree, 1)) for tree in (params, _memory(state)))
     advance = lambda gradient, state: optimizer.update(gradient, state, params)[1]
@@ -138,9 +144,13 @@ def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTr
         rates = jax.tree.map(lambda a, b: a - share * b / (1 + beta), by_gradient, by_memory)
         rates = jax.tree.map(lambda rate: rate * _debiased(state, beta), rates)
     # A parameter that has had no gradient yet would have the rate 1/epsilon.
+    masked = lambda node: isinstance(node, optax.MaskedNode)
     for node in _squares(state):
-        known = lambda rate, nu: rate if isinstance(nu, optax.MaskedNode) else jnp.where(nu > 0, rate, 0)
-        rates = with_inside(rates, jax.tree.map(known, inside(rates), node.nu))
+        # Leaf by leaf: the optimizer may know the parameters as another tree.
+        leaves, structure = jax.tree.flatten(rates)
+        moments = jax.tree.leaves(node.nu, is_leaf=masked)
+        known = lambda rate, nu: rate if masked(nu) else jnp.where(nu > 0, rate, 0)
+        rates = jax.tree.unflatten(structure, [known(rate, nu) for rate, nu in zip(leaves, moments, strict=True)])
     return jax.tree.map(lambda eta, rate: eta * rate, problem.eta, rates)
 
 

@@ -9,16 +9,33 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._programs import called, read, Rules, Step, Steps
 
 
 _PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
+_OF_TWO = {"dot_general", "conv_general_dilated"}
 _SHAPES = {"convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim", "copy", "expand_dims"}
 _AFFINE = {"mul", "div", "add", "sub", "neg", "add_any", *_SHAPES}
 _NOT_ENTERED = ("scan", "while", "cond")
+
+
+class Product(NamedTuple):
+    """A product of data with parameters.
+
+    Attributes:
+        name: that of the parameters.
+        step: the operation, a product of matrices or a convolution.
+        weights, data: the slots of its factors.
+        given: whether the data are the inputs, but for factors, shifts and shapes.
+    """
+
+    name: str
+    step: Step
+    weights: int
+    data: int
+    given: bool
 
 
 class TappedProgram(NamedTuple):
@@ -29,12 +46,14 @@ class TappedProgram(NamedTuple):
         names: of the tapped values.
         tapped: their slots.
         hidden: names of operations that hold parameters and were not looked into, such as `scan`.
+        products: those of data with parameters.
     """
 
     steps: Steps
     names: tuple[str, ...]
     tapped: tuple[int, ...]
     hidden: tuple[str, ...]
+    products: tuple[Product, ...]
 
 
 def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) -> TappedProgram:
@@ -56,7 +75,10 @@ def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) 
     found = [(label, out) for label, out in finder.products if not finder.is_centered(out)]
     names = _distinct([label.removesuffix(".weight") for label, _ in found])
     ends = tuple(finder.follow(out) for _, out in found)
-    return TappedProgram(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)))
+    of_two = [item for item in finder.factors if item.step.name in _OF_TWO]
+    labels = _distinct([item.name.removesuffix(".weight") for item in of_two])
+    products = tuple(item._replace(name=label) for item, label in zip(of_two, labels, strict=True))
+    return TappedProgram(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)), products)
 
 
 class _TapFinder:
@@ -64,13 +86,15 @@ class _TapFinder:
 
     Attributes:
         products: their labels and slots.
+        factors: those of data with parameters, with both factors.
         hidden: names of operations that were not entered, and hold parameters.
     """
 
     def __init__(self, steps: Steps, paths: list[str]):
-        self.paths, self.products, self.hidden = paths, [], []
+        self.paths, self.products, self.factors, self.hidden = paths, [], [], []
         self.known = steps.values
         self.data = {len(paths)}  # what depends on x, the last input
+        self.given = {len(paths)}  # what of it is affine in x
         self.origin = {index: frozenset({index}) for index in range(len(paths))}  # the parameters that made a value
         self.weighed: dict[int, frozenset[int]] = {}  # data times parameters by entry: what a sum makes a product
         self.shaped: dict[int, int] = {}  # what a value is another shape of
@@ -96,6 +120,8 @@ class _TapFinder:
             self.origin |= dict.fromkeys(step.outputs, weights)
             return
         self.data |= set(step.outputs)
+        if step.name in _AFFINE and len(fed) == 1 and fed[0] in self.given and not weights:
+            self.given |= set(step.outputs)
         self._weigh(step, fed[0], weights)
         if step.name == "reduce_sum":
             self._sum(step, fed[0], weights)
@@ -121,6 +147,10 @@ class _TapFinder:
     def _product(self, step: Step, weights: frozenset[int]) -> None:
         label = " and ".join(self.paths[index] for index in sorted(weights)) or "product of activations"
         self.products.append((label, step.outputs[0]))
+        fed = [slot for slot in step.inputs if slot in self.data]
+        rest = [slot for slot in step.inputs if slot not in self.data]
+        if weights and len(fed) == len(rest) == 1:
+            self.factors.append(Product(label, step, rest[0], fed[0], fed[0] in self.given))
 
     def is_centered(self, out: int) -> bool:
         """Says of a product whether it is the sum of a mean, as norms have it: it is subtracted from its summands."""
@@ -154,14 +184,15 @@ def _distinct(labels: list[str]) -> list[str]:
     return out
 
 
-def run_program(program: TappedProgram, params: PyTree, x: Array) -> list[Array]:
-    """The tapped values."""
+def values(program: TappedProgram, params: PyTree, x: Array) -> dict[int, Array]:
+    """All values of the program, by slot."""
     held = program.steps.values | dict(enumerate([*jax.tree.leaves(params), x]))
     for step in program.steps.steps:
         held |= zip(step.outputs, step.call(*(held[slot] for slot in step.inputs)), strict=True)
+    return held
+
+
+def run_program(program: TappedProgram, params: PyTree, x: Array) -> list[Array]:
+    """The tapped values."""
+    held = values(program, params, x)
     return [held[slot] for slot in program.tapped]
-
-
-def root_mean_square(values: Array) -> Array:
-    """The size of a typical entry."""
-    return jnp.sqrt(jnp.mean(jnp.asarray(values) ** 2))

@@ -1,0 +1,53 @@
+"""Parameters as users hold them, brought into the tree of a problem."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .._checks import describe
+from .._core import Problem
+
+
+def given_params(problem: Problem, given: Any) -> PyTree:
+    """The parameters that a user's pytree holds, in the tree of the problem's.
+
+    Arguments:
+        problem: the problem.
+        given: a network, or a pytree of its trainable arrays in the order of its own library: an Equinox module, the
+            variables of Flax or Haiku, a plain pytree.
+
+    Raises:
+        ValueError: it does not hold the parameters of the problem's network.
+    """
+    wanted = jax.tree_util.tree_leaves_with_path(problem.params)
+    found = jax.tree_util.tree_leaves_with_path(eqx.filter(given, eqx.is_inexact_array))
+    advice = (
+        "give the network that the problem was made of, at its present parameters: an Equinox module, "
+        "nnx.state(model, nnx.Param), variables['params'] of Linen, the params of Haiku"
+    )
+    if len(found) != len(wanted):
+        held = f"{len(found)} arrays of floats where the problem's network has {len(wanted)} parameters"
+        raise ValueError(f"params holds {held}, got {describe(given)}; {advice}")
+    for (path, leaf), (ours, param) in zip(found, wanted, strict=True):
+        name = jax.tree_util.keystr(ours)
+        if jnp.shape(leaf) != param.shape or jnp.result_type(leaf) != param.dtype or not _alike(path, ours):
+            raise ValueError(
+                f"params holds {describe(leaf)} at {jax.tree_util.keystr(path) or 'its root'}, where the problem's "
+                f"network has {name}, {describe(param)}; {advice}"
+            )
+    return jax.tree.unflatten(jax.tree.structure(problem.params), [leaf for _, leaf in found])
+
+
+def _alike(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
+    """True if one path ends in the other: what holds the parameters may be the network, or a part of a larger tree."""
+    keys, others = _keys(one), _keys(two)
+    shared = min(len(keys), len(others))
+    return keys[len(keys) - shared :] == others[len(others) - shared :]
+
+
+def _keys(path: tuple[Any, ...]) -> list[str]:
+    keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    return keys[:-1] if keys[-1:] == ["value"] else keys  # Flax's variables hold their array so

@@ -1,0 +1,340 @@
+"""A monitor: observables of a network in anybody's training loop."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from .. import observe as observables
+from .._checks import concrete, describe, require_size, traced
+from .._core import Problem, Quantity, require_problem, View
+from .._numerics import unwatched
+from ..observe import Observable
+from ..observe._internal import is_traced, require_observables, traced_kernel
+from ._dataset import dataset
+from ._diagnose import diagnose_parameters
+from ._diagnosis import Diagnosis
+from ._figure import draw_history
+from ._given import given_params
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+
+Values = dict[str, Array]
+
+
+class _Measured(NamedTuple):
+    """The state of a measurement: steps so far, and the last row."""
+
+    steps: Int[Array, ""]
+    row: dict[str, Array]
+
+
+class Monitor:
+    """Numbers of learning dynamics in a training loop of one's own, every so many steps.
+
+    Called as `monitor(step, params, opt_state)` it observes the network at multiples of `every` and returns a dict of
+    floats, and None at other steps. The loop may be any: what is called has the parameters, not the training data. All
+    observables are one compiled program. Inside of `jax.jit` the same call returns None, and rows come by a callback.
+
+    Arguments:
+        problem: the network at its start, and the samples to look at, a few dozen.
+        observe: observables, or one; None takes the loss, how far the kernel has moved and how it meets the targets,
+            what the linearized network misses, and how far each layer has moved: `js.observe.loss()`,
+            `traced(kernel_change())`, `traced(kernel_centered_alignment())`, `nonlinearity()`, `update_size()`; of
+            networks with state those of no kernel.
+        every: look at multiples of so many steps.
+        log: a function `log(row, step)` that is called with every row, such as `wandb.log`; None for none.
+
+    Example:
+        Ten lines in a loop of optax:
+
+        >>> import optax
+        >>> x = jax.random.normal(jax.random.key(0), (64, 4))
+        >>> net = eqx.nn.MLP(4, 1, 32, 2, jnp.tanh, key=jax.random.key(1))
+        >>> monitor = js.Monitor(js.Problem(net, x[:16], x[:16, :1] * x[:16, 1:2]), every=10)
+        >>> optimizer = optax.adam(1e-2)
+        >>> opt_state = optimizer.init(eqx.filter(net, eqx.is_inexact_array))
+        >>> loss = lambda net: jnp.mean((jax.vmap(net)(x) - x[:, :1] * x[:, 1:2]) ** 2)
+        >>> for step in range(21):
+        ...     row = monitor(step, net, opt_state)
+        ...     updates, opt_state = optimizer.update(eqx.filter_grad(loss)(net), opt_state)
+        ...     net = eqx.apply_updates(net, updates)
+        >>> row["kernel_change"] > 0.1
+        True
+        >>> monitor.history.sizes["step"]
+        3
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: every is below 1, or two observables have one name.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        observe: Observable | Sequence[Observable] | None = None,
+        every: int = 100,
+        log: Callable[[dict[str, float], int], Any] | None = None,
+    ):
+        require_problem(problem)
+        if log is not None and not callable(log):
+            raise TypeError(f"log must be a function log(row, step), such as wandb.log, or None; got {describe(log)}")
+        self.problem = problem
+        self.observe = _standard(problem) if observe is None else require_observables(observe)
+        for item in self.observe:
+            if item.require is not None:
+                item.require(problem)
+        self.every, self.log = require_size(every, "every"), log
+        self._rows: dict[int, dict[str, np.ndarray]] = {}
+        self._params: list[np.ndarray | Array] = []  # at the last row
+        self._kernel: Array | None = None  # at the start, once it is known
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    def __repr__(self) -> str:
+        names = ", ".join(item.name for item in self.observe)
+        return f"Monitor of {names} every {self.every} steps: {len(self._rows)} rows"
+
+    def __call__(self, step: Any, params: Any, opt_state: Any = None) -> dict[str, float] | None:
+        """The row of a step, or None at steps that are no multiple of `every`, and inside of `jax.jit`.
+
+        Arguments:
+            step: steps made, >= 0. A step that is seen again replaces its row.
+            params: the network that the problem was made of, at its present parameters, or a pytree of these: an
+                Equinox module, `nnx.state(model, nnx.Param)`, `variables["params"]` of Linen, the params of Haiku.
+            opt_state: the state of the optimizer, for observables that need it.
+
+        Raises:
+            TypeError: step is no integer.
+            ValueError: step is negative, params are not those of the problem's network, or an observable needs an
+                opt_state, or that of another optimizer.
+        """
+        if isinstance(step, int) and step > 0 and step % self.every:
+            return None  # before anything that takes time
+        if traced((step, params), jnp.zeros(())):
+            count = jnp.asarray(step)
+            look = lambda: self._record(count, given_params(self.problem, params), _leaves(opt_state))
+            jax.lax.cond(count % self.every == 0, lambda: look() and None, lambda: None)
+            return None
+        number = concrete(step)
+        if number is None or number.ndim or number.dtype.kind not in "iu":
+            raise TypeError(f"step must be an integer, got {describe(step)}")
+        if number < 0:
+            raise ValueError(f"step must be >= 0, got {number}")
+        if number % self.every:
+            return None
+        now = given_params(self.problem, params)
+        with unwatched():
+            values = self._look(now, _leaves(opt_state), jnp.asarray(int(number), self.problem.x.dtype))
+        # Copies: a loop may give the memory of its parameters to the next step.
+        return self._keep(int(number), values, [jnp.array(leaf) for leaf in jax.tree.leaves(now)])
+
+    def _look(self, params: PyTree, state: list[Any] | None, t: Float[Array, ""]) -> Values:
+        compared = [item for item in self.observe if item.needs is Quantity.KERNEL]
+        if self._kernel is None and compared:
+            # Once, and not in the program of a step, where it would be computed anew each time.
+            with jax.ensure_compile_time_eval():
+                whole = not all(map(is_traced, compared))
+                self._kernel = _initial_kernel(self.problem, whole)
+        return _observe(self.problem, self.observe, params, self._kernel, state, t)
+
+    def _record(self, count: Int[Array, ""], params: PyTree, state: list[Any] | None) -> dict[str, Array]:
+        """Observes within a program, sends the numbers out of it, and returns the row."""
+        values = self._look(params, state, count.astype(self.problem.x.dtype))
+        keep: Any = self._keep
+        jax.debug.callback(keep, count, values, jax.tree.leaves(params))
+        return self._flat(values)
+
+    def _keep(self, step: Any, values: dict[str, Any], params: list[Any]) -> dict[str, float]:
+        number, rows = int(step), {name: np.asarray(value) for name, value in values.items()}
+        if not self._rows or number >= max(self._rows):
+            self._params = params
+        self._rows[number] = rows
+        row = {name: float(value) for name, value in self._flat(rows).items()}
+        if self.log is not None:
+            self.log(row, number)
+        return row
+
+    def _flat(self, values: dict[str, Any]) -> dict[str, Any]:
+        """One entry for every number, but for those of matrices."""
+        out = {}
+        for item in self.observe:
+            value = values[item.name]
+            if value.ndim == 0:
+                out[item.name] = value
+            elif value.ndim == 1:
+                out |= {f"{item.name}/{label}": value[k] for k, label in enumerate(self._labels(item, value.shape[0]))}
+        return out
+
+    def _labels(self, item: Observable, length: int) -> tuple[str, ...]:
+        if item.names is None:
+            return tuple(map(str, range(length)))
+        if item.name not in self._names:
+            self._names[item.name] = item.names(self.problem)
+        return self._names[item.name]
+
+    def measure(self) -> optax.GradientTransformationExtraArgs:
+        """This monitor as a measurement for `optax.monitor`, which shows the last row in the optimizer's state.
+
+        Steps are those of the optimizer, and rows are of the parameters before the step, which `update` must be given.
+
+        Example:
+            >>> import optax
+            >>> net = eqx.nn.MLP(2, 1, 8, 1, key=jax.random.key(0))
+            >>> monitor = js.Monitor(js.Problem(net, jnp.eye(2), jnp.ones((2, 1))), observe=js.observe.loss(), every=1)
+            >>> optimizer = optax.chain(optax.monitor({"dynamics": monitor.measure()}), optax.sgd(0.1))
+            >>> params = eqx.filter(net, eqx.is_inexact_array)
+            >>> _, state = optimizer.update(params, optimizer.init(params), params)
+            >>> list(optax.tree.get(state, "dynamics"))
+            ['loss']
+        """
+
+        def init(params: PyTree) -> _Measured:
+            shapes = jax.eval_shape(lambda: self._shapes(params))
+            return _Measured(
+                jnp.zeros((), int), jax.tree.map(lambda one: jnp.full(one.shape, jnp.nan, one.dtype), shapes)
+            )
+
+        def update(updates: PyTree, state: Any, params: PyTree = None, **extra: Any) -> Any:
+            del updates, extra
+            if params is None:
+                raise ValueError("a monitor needs parameters: call optimizer.update(gradient, state, params)")
+            now = given_params(self.problem, params)
+            look = lambda: self._record(state.steps, now, None)
+            row = jax.lax.cond(state.steps % self.every == 0, look, lambda: state.row)
+            return row, _Measured(state.steps + 1, row)
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+    def _shapes(self, params: PyTree) -> dict[str, Array]:
+        now = given_params(self.problem, params)
+        return self._flat(self._look(now, None, jnp.zeros((), self.problem.x.dtype)))
+
+    # What has been seen
+
+    @property
+    def history(self) -> "xarray.Dataset":
+        """All rows, along the dimension `step`; layers and groups of parameters by their names."""
+        steps = self._steps()
+        data: dict[str, Any] = {}
+        coords: dict[str, Any] = {"step": steps}
+        for item in self.observe:
+            values = np.stack([self._rows[step][item.name] for step in steps])
+            data[item.name] = (("step", *item.dims), values, {"unit": item.unit})
+            if item.names is not None:
+                coords[item.dims[0]] = list(self._labels(item, values.shape[1]))
+        return dataset(data, coords, {"every": self.every})
+
+    def _steps(self) -> list[int]:
+        jax.effects_barrier()  # rows may still be on their way out of a program
+        if not self._rows:
+            raise ValueError("this monitor has seen no step yet: call monitor(step, params) in the loop")
+        return sorted(self._rows)
+
+    def diagnosis(self) -> Diagnosis:
+        """The `js.diagnose_checkpoints` of the start and the last row, on the samples of the problem.
+
+        Raises:
+            ValueError: no step after the start has been seen; or as `js.diagnose_checkpoints`.
+        """
+        last = self._steps()[-1]
+        if last == 0:
+            raise ValueError("a diagnosis compares a later step with the start, and only step 0 has been seen")
+        now = jax.tree.unflatten(jax.tree.structure(self.problem.params), list(map(jnp.asarray, self._params)))
+        return diagnose_parameters(self.problem, [self.problem.params, now], [0, last])
+
+    def plot(self) -> "Figure":
+        """Every observable against the step, as a matplotlib figure."""
+        steps = self._steps()
+        panels = []
+        for item in self.observe:
+            values = np.stack([self._rows[step][item.name] for step in steps])
+            if values.ndim <= 2:
+                labels = self._labels(item, values.shape[1]) if values.ndim == 2 else ()
+                panels.append((item.name, item.unit, values, labels))
+        return draw_history(np.asarray(steps), panels)
+
+    # What is saved
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """All that has been seen, as a nested dict of arrays, for orbax or Equinox to save; `restore` takes it back."""
+        jax.effects_barrier()
+        steps = sorted(self._rows)
+        rows = {item.name: np.stack([self._rows[step][item.name] for step in steps]) for item in self.observe if steps}
+        params = {str(index): np.asarray(leaf) for index, leaf in enumerate(self._params)}
+        return {"step": np.asarray(steps, np.int64), "rows": rows, "params": params}
+
+    def like(self, rows: int, opt_state: Any = None) -> dict[str, Any]:
+        """A state of so many rows, all zeros, for loaders that need shapes, as `eqx.tree_deserialise_leaves` does.
+
+        Arguments:
+            rows: of the state that was saved, `len(state["step"])`.
+            opt_state: of the optimizer, for observables that need one.
+        """
+        rows = require_size(rows, "rows")
+        begin = self.problem.params, _leaves(opt_state), jnp.zeros((), self.problem.x.dtype)
+        shapes = jax.eval_shape(self._look, *begin)
+        return {
+            "step": np.zeros(rows, np.int64),
+            "rows": {name: np.zeros((rows, *one.shape), one.dtype) for name, one in shapes.items()},
+            "params": {str(k): np.zeros(p.shape, p.dtype) for k, p in enumerate(jax.tree.leaves(self.problem.params))},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back a `state` that was saved, in place of what this monitor has seen.
+
+        Raises:
+            ValueError: it is not that of a monitor of the same observables and network.
+        """
+        try:
+            steps = [int(step) for step in state["step"]]
+            named = {item.name: np.asarray(state["rows"][item.name]) for item in self.observe if steps}
+            params = [np.asarray(state["params"][str(index)]) for index in range(len(state["params"]))]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is no state of a monitor of {[item.name for item in self.observe]}") from error
+        shapes = [leaf.shape for leaf in jax.tree.leaves(self.problem.params)] if steps else []
+        if [leaf.shape for leaf in params] != shapes or any(len(rows) != len(steps) for rows in named.values()):
+            raise ValueError("this state is that of a monitor of another network")
+        self._rows = {step: {name: rows[k] for name, rows in named.items()} for k, step in enumerate(steps)}
+        self._params = list(params)
+
+
+def _standard(problem: Problem) -> tuple[Observable, ...]:
+    loss, missed, moved = observables.loss(), observables.nonlinearity(), observables.update_size()
+    if problem.state is not None:
+        return loss, missed, moved
+    of_kernel = observables.kernel_change(), observables.kernel_centered_alignment()
+    return loss, *map(observables.traced, of_kernel), missed, moved
+
+
+def _leaves(state: Any) -> list[Any] | None:
+    """The arrays of an optimizer's state, in whatever tree a library keeps them."""
+    return None if state is None else jax.tree.leaves(state)
+
+
+@eqx.filter_jit
+def _initial_kernel(problem: Problem, whole: bool) -> Array:
+    return problem.kernel(problem.params, problem.x) if whole else traced_kernel(problem, problem.net)
+
+
+@eqx.filter_jit
+def _observe(
+    problem: Problem,
+    items: tuple[Observable, ...],
+    params: PyTree,
+    kernel: Array | None,
+    state: list[Any] | None,
+    t: Float[Array, ""],
+) -> Values:
+    view = View(problem, t, params, given_initial_kernel=kernel, optimizer_state=state)
+    return {item.name: item(view) for item in items}

@@ -1,0 +1,91 @@
+"""The critical multiple of an optimizer's next step."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PyTree
+
+from .._core import Problem, Quantity, View
+from .._numerics import nonzero
+from ..dynamics._internal import Optimizer
+from ._observable import Observable
+from ._optimizers import is_step, next_update, state_of
+
+
+TRIALS = 8
+
+
+@eqx.filter_jit
+def critical_multiple(problem: Problem, params: PyTree, update: PyTree) -> Float[Array, ""]:
+    """The multiple s of an update with L(theta + s u) = L(theta), by 8 forward passes and a gradient.
+
+    The first trial is s = 1; s then grows or falls by 4, 16, 256, ... until the loss turns, and the bracket is halved
+    in its logarithm. For a quadratic loss and u = -eta g the multiple is 2 |g|^2/(eta g^T H g), at least 2/(eta
+    lambda_max). It is inf if not even the largest multiple tried raises the loss, 0 if the smallest one does, or if the
+    update goes uphill from where it is, which rounding would hide of small multiples. It is NaN where the slope is, and
+    where loss and slope are 0, as at a minimum or where both are too small for the dtype.
+    """
+    at = lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update))
+    one = jnp.ones((), problem.x.dtype)
+    start, upward = jax.value_and_grad(problem.objective)(params)  # in reverse mode, which all losses have
+    slope = sum(jax.tree.leaves(jax.tree.map(lambda g, u: jnp.sum(g * u), upward, update)), 0 * one)
+
+    def trial(k, carry):
+        low, high = carry  # `low` lowers the loss, `high` raises it
+        # 4, 16, 256, ... from k = 1 on; the first trial is 1.
+        factor = 4.0 ** (2.0 ** (jnp.asarray(k, one.dtype) - 1))
+        # The geometric mean, root by root, as the product could overflow; used only where both sides are known.
+        between = jnp.sqrt(nonzero(low)) * jnp.sqrt(jnp.where(jnp.isinf(high), 1, high))
+        outside = jnp.where(low > 0, low * factor, jnp.where(jnp.isinf(high), one, high / factor))
+        scale = jnp.where((low > 0) & ~jnp.isinf(high), between, outside)
+        lowers = at(scale) <= start  # NaN does not
+        return jnp.where(lowers, scale, low), jnp.where(lowers, high, scale)
+
+    low, high = jax.lax.fori_loop(0, TRIALS, trial, (0 * one, jnp.inf * one))
+    both = (low > 0) & ~jnp.isinf(high)
+    middle = jnp.sqrt(nonzero(low)) * jnp.sqrt(jnp.where(jnp.isinf(high), 1, high))
+    found = jnp.where(slope > 0, 0, jnp.where(both, middle, jnp.where(low > 0, jnp.inf, 0)))
+    return jnp.where(jnp.isnan(slope) | ((start == 0) & (slope == 0)), jnp.nan, found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _CriticalRate:
+    # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
+    optimizer: optax.GradientTransformation
+
+    def __call__(self, view: View):
+        optimizer = Optimizer(self.optimizer)
+        update = next_update(view.problem, optimizer, view.params, state_of(view, optimizer))
+        return jnp.where(is_step(update), critical_multiple(view.problem, view.params, update), jnp.nan)
+
+
+def critical_rate(optimizer: optax.GradientTransformation) -> Observable:
+    """The multiple of the optimizer's next step at which the loss would be what it is now: below 1 the step raises it.
+
+    The critical rate in units of the rate, of any optimizer, by nine passes through the network; known to a factor of
+    1.1 where it lies between 1/4 and 4, of 1.6 farther off. inf if no multiple that was tried raises the loss, 0 if the
+    step goes uphill. NaN where there is no step, or loss and slope are 0.
+
+    Source: Kalra and Barkeshli 2024, arXiv:2406.09405, who call it the critical learning rate.
+
+    Arguments:
+        optimizer: the optax transformation. Where it has a state, the run must show it: `js.Descent(...,
+            keep_state=True)` and `js.Monitor` do.
+
+    Example:
+        >>> import optax
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(js.observe.critical_rate(optax.sgd(1e-3))(view) > 100))
+        True
+
+    Raises:
+        TypeError: optimizer is no optax transformation.
+        ValueError: when used, if the optimizer has a state and the view does not.
+    """
+    Optimizer(optimizer)
+    return Observable("critical_rate", _CriticalRate(optimizer), Quantity.PARAMS)

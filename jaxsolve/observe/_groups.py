@@ -1,0 +1,56 @@
+"""Parameters in groups: the layers of any network, by where its arrays stand in it."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .._numerics import nonzero, norm
+
+
+MOST_GROUPS = 16
+
+
+class Groups(NamedTuple):
+    """The groups of a network's parameters.
+
+    Attributes:
+        names: such as `layers[0]`.
+        of_leaf: the index of the group of every parameter, in the order of the tree's leaves.
+    """
+
+    names: tuple[str, ...]
+    of_leaf: tuple[int, ...]
+
+
+def find_groups(params: PyTree) -> Groups:
+    """Groups the parameters by the module that holds them, by larger modules if there are many."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    # The array of a module (.weight) goes by the module; one in a list goes by its place.
+    ends = [path if isinstance(path[-1], jax.tree_util.SequenceKey) else path[:-1] for path in paths]
+    depth = max(1, *map(len, ends))
+    named = [_name(end, path) for end, path in zip(ends, paths, strict=True)]
+    while len(set(named)) > MOST_GROUPS and depth > 1:
+        depth -= 1
+        named = [_name(end[:depth], path) for end, path in zip(ends, paths, strict=True)]
+    names = tuple(dict.fromkeys(named))
+    return Groups(names, tuple(names.index(name) for name in named))
+
+
+def _name(end: tuple[Any, ...], path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(end or path).lstrip(".") or "parameters"
+
+
+def relative_sizes(change: PyTree, start: PyTree, groups: Groups) -> Float[Array, " groups"]:
+    """|change|/|start| of every group; inf for one that starts at 0 and moves."""
+
+    def size(tree: PyTree, index: int) -> Float[Array, ""]:
+        leaves = [leaf for leaf, of in zip(jax.tree.leaves(tree), groups.of_leaf, strict=True) if of == index]
+        return norm(jnp.stack([norm(leaf) for leaf in leaves]))
+
+    def ratio(index: int) -> Float[Array, ""]:
+        moved, before = size(change, index), size(start, index)
+        return jnp.where(before > 0, moved / nonzero(before), jnp.where(moved > 0, jnp.inf, moved))
+
+    return jnp.stack([ratio(index) for index in range(len(groups.names))])

@@ -1,0 +1,61 @@
+"""What observables of an optimizer's steps share: its state at a view, and its next step."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, PyTree
+
+from .._core import Problem, View
+from ..dynamics._internal import Optimizer
+
+
+def state_of(view: View, optimizer: Optimizer, *, linear: bool = False) -> PyTree:
+    """The optimizer's state at a view; that of its first step, where steps depend on nothing that came before.
+
+    Arguments:
+        view: the view.
+        optimizer: the optimizer.
+        linear: whether a mere memory of gradients, as of momentum, does not count.
+
+    Raises:
+        ValueError: the view has no state, and steps depend on one.
+    """
+    if view.optimizer_state is not None:
+        return _as_state_of(view.optimizer_state, optimizer, view.params)
+    state = optimizer.init(view.params)
+    is_trace = lambda node: linear and isinstance(node, optax.TraceState)
+    if any(not is_trace(part) for part in jax.tree.leaves(state, is_leaf=is_trace)):
+        raise ValueError(
+            f"the steps of {optimizer.name} depend on what came before, and this view has no state of the optimizer: "
+            "take js.Descent(..., keep_state=True), or give it to a monitor, as in monitor(step, params, opt_state)"
+        )
+    return state
+
+
+def _as_state_of(given: PyTree, optimizer: Optimizer, params: PyTree) -> PyTree:
+    """A state whose arrays other libraries keep in trees of their own, in optax's."""
+    wanted, leaves = jax.eval_shape(optimizer.init, params), jax.tree.leaves(given)
+    shapes = [jnp.shape(leaf) for leaf in leaves]
+    if shapes != [leaf.shape for leaf in jax.tree.leaves(wanted)]:
+        raise ValueError(
+            f"the state of the optimizer that was given is not one of {optimizer.name} for this network: it has "
+            f"{len(shapes)} arrays, of shapes {shapes[:6]}, expected {len(jax.tree.leaves(wanted))}, of shapes "
+            f"{[leaf.shape for leaf in jax.tree.leaves(wanted)][:6]}. Give observables the optimizer that trains"
+        )
+    return jax.tree.unflatten(jax.tree.structure(wanted), leaves)
+
+
+@eqx.filter_jit
+def next_update(problem: Problem, optimizer: Optimizer, params: PyTree, state: PyTree) -> PyTree:
+    """The optimizer's next step on the problem's samples, as it is added to the parameters."""
+    slope = jax.grad(problem.objective)(params)
+    updates = optimizer.update(slope, state, params)[0]
+    return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), problem.eta, updates, params)
+
+
+def is_step(update: PyTree) -> Bool[Array, ""]:
+    """True if an update is finite and not 0."""
+    leaves = jax.tree.leaves(update)
+    moves = jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in leaves]))
+    return moves & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
