@@ -232,7 +232,7 @@ def _after(problem: js.Problem, rate: float, steps: int) -> js.Problem:
 def below() -> Iterator[Row]:
     """Steps where no eigenvalue comes to the edge, beside those of gradient flow by the integrator that it chooses."""
     problem, rate, steps = tanh(6, 16, 60, 0), 0.1, 400
-    run = lambda dynamics: js.solve(problem, dynamics, rate * steps, observe=js.observe.stability(rate))
+    run = lambda dynamics: js.solve(problem, dynamics, rate * steps, observe=js.observe.stability(optax.sgd(rate)))
     central, flow = run(js.CentralFlow(rate=rate)), run(js.GradientFlow())
     gradients = [f"{int(one.stats.gradient_evaluations)} gradients of {one.dynamics}" for one in (central, flow)]
     note = f"{' and '.join(gradients)}; ends at {float(central['stability']):.2f} of the edge"

@@ -134,7 +134,7 @@ net = js.nets.MLP(
 )
 sharp, rate = js.Problem(net, x, y), 0.5
 ts = rate * jnp.arange(0.0, 201.0, 4.0)
-watched = [js.observe.loss(), js.observe.averaged_loss(), js.observe.stability(rate)]
+watched = [js.observe.loss(), js.observe.averaged_loss(), js.observe.stability(optax.sgd(rate))]
 edge = {
     "descent": js.solve(sharp, js.Descent(optax.sgd(rate)), ts, observe=watched),
     "gradient flow": js.solve(sharp, js.GradientFlow(), ts, observe=watched),

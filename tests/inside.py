@@ -16,13 +16,6 @@ from jaxsolve._diagnose._fit import slope
 
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
 from jaxsolve._diagnose._groups import adjacent, alignments
-
-# In no diagnosis are all eigenvalues of an operator negative and few.
-from jaxsolve._diagnose._lanczos import largest_eigenvalue
-
-# The rates of an optimizer enter the stability together with a Hessian.
-from jaxsolve._diagnose._response import response as optimizer_response
-from jaxsolve._diagnose._stability import critical_rate
 from jaxsolve._numerics import _known_answers as known_answers, _memory as memory
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
@@ -151,7 +144,16 @@ from jaxsolve.nets._internal import (
 # Layers in an order that no architecture has.
 from jaxsolve.nets._layer_register import LayerRegister
 from jaxsolve.nets._layers import AveragePool, Flatten, Gain, StandardizeGroups
-from jaxsolve.observe._internal import check_observables, least_map
+
+# In no run are all eigenvalues of an operator negative and few; the rates of an optimizer enter the stability together
+# with a Hessian; the critical multiple of an update of a test's own.
+from jaxsolve.observe._internal import (
+    check_observables,
+    critical_multiple,
+    largest_eigenvalue,
+    least_map,
+    response as optimizer_response,
+)
 
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
 from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers_reproduce
@@ -253,7 +255,7 @@ __all__ = [
     "conserved_drift",
     "costs",
     "counted",
-    "critical_rate",
+    "critical_multiple",
     "cut_tile",
     "depends_on_inputs",
     "dual",

@@ -86,7 +86,7 @@ def _observed(small: bool) -> Iterator[Case]:
         o.gradient_kernel(1),
         o.preactivation_quantiles(1),
         o.sharpness(),
-        o.stability(0.1),
+        o.stability(optax.sgd(0.1)),
     ]
     relu = [
         o.neuron_radius(),

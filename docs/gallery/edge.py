@@ -23,7 +23,7 @@ net = js.nets.MLP(
 )
 problem, rate = js.Problem(net, x, y), 0.5
 ts = rate * jnp.arange(0.0, 201.0, 2.0)
-watched = [js.observe.loss(), js.observe.averaged_loss(), js.observe.stability(rate)]
+watched = [js.observe.loss(), js.observe.averaged_loss(), js.observe.stability(optax.sgd(rate))]
 runs = {
     "descent": js.solve(problem, js.Descent(optax.sgd(rate)), ts, observe=watched),
     "gradient flow": js.solve(problem, js.GradientFlow(), ts, observe=watched),

@@ -12,7 +12,7 @@ def _given(view: View, name: str) -> Float[Array, " k"]:
     known = view.given(name)
     if known is None:
         which = "CentralFlow and RodFlow" if name == "oscillation" else "CentralFlow"
-        raise ValueError(f"{name} is known to {which} only; observe.stability(rate) is measured in any run")
+        raise ValueError(f"{name} is known to {which} only; observe.stability(optimizer) is measured in any run")
     return known
 
 
@@ -95,16 +95,18 @@ def oscillation() -> Observable:
 def edge_eigenvalues() -> Observable:
     """The largest eigenvalues of the preconditioned Hessian over that of the edge, descending: 1 is at the edge.
 
-    Of `CentralFlow`, in the shape of `oscillation`. For gradient descent they are `stability(rate)` and those that come
-    next. From the second on those below 0.8 are NaN: they are not followed.
+    Of `CentralFlow`, in the shape of `oscillation`. For gradient descent they are `stability(optimizer)` and those that
+    come next. From the second on those below 0.8 are NaN: they are not followed.
 
     Example:
+        >>> import optax
         >>> net = js.nets.TwoLayerLinear(
         ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
         ... )
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> flow = js.CentralFlow(rate=0.1, max_unstable=1)
-        >>> found = js.solve(problem, flow, 3.0, observe=[js.observe.edge_eigenvalues(), js.observe.stability(0.1)])
+        >>> watched = [js.observe.edge_eigenvalues(), js.observe.stability(optax.sgd(0.1))]
+        >>> found = js.solve(problem, flow, 3.0, observe=watched)
         >>> bool(jnp.allclose(found["edge_eigenvalues"][0], found["stability"], rtol=1e-2))
         True
 

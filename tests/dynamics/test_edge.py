@@ -333,7 +333,7 @@ def test_a_rod_shorter_than_rounding_still_finds_the_edge():
     """Below the edge it shrinks below the unit of rounding of the weights, in float32 within a few steps."""
     problem, rate = sharpening(jnp.float32), 0.2
     ts = rate * jnp.array([0.0, 300.0], jnp.float32)  # where the edge has been passed, it is found late or never
-    watched = observe.stability(rate)
+    watched = observe.stability(optax.sgd(rate))
     flow, rod = (
         solve(problem, one, ts, observe=watched)["stability"][-1] for one in (GradientFlow(), RodFlow(rate=rate))
     )
