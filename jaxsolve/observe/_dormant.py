@@ -39,7 +39,7 @@ class _Dormant:
         if not layers:
             raise ValueError("dormant_units needs a hidden layer: all layers of this network read its inputs")
         activities = [_activity(item, held[item.data]) for item in layers]
-        return jnp.stack([jnp.mean(a <= self.threshold * jnp.mean(a)) for a in activities])
+        return jnp.stack([jnp.mean(a <= self.threshold * jnp.mean(a), dtype=a.dtype) for a in activities])
 
 
 def _names(problem: Problem) -> tuple[str, ...]:

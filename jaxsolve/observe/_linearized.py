@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
@@ -19,7 +20,9 @@ def missed_share(problem: Problem, params: PyTree) -> Float[Array, ""]:
     direction = jax.tree.map(jnp.subtract, params, start)
     f_start, linear = jax.jvp(problem.outputs, (start,), (direction,))
     moved = problem.outputs(params) - f_start
-    return norm(moved - linear) / nonzero(norm(moved))
+    # At the start outputs may differ by the rounding of two programs, which would be all of the change.
+    any_change = jnp.any(ravel_pytree(direction)[0] != 0)
+    return jnp.where(any_change, norm(moved - linear) / nonzero(norm(moved)), 0)
 
 
 @eqx.filter_jit

@@ -6,7 +6,7 @@ with data, as in attention.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, PyTree
@@ -184,7 +184,7 @@ def _distinct(labels: list[str]) -> list[str]:
     return out
 
 
-def values(program: TappedProgram, params: PyTree, x: Array) -> dict[int, Array]:
+def values(program: TappedProgram, params: PyTree, x: Array) -> dict[int, Any]:
     """All values of the program, by slot."""
     held = program.steps.values | dict(enumerate([*jax.tree.leaves(params), x]))
     for step in program.steps.steps:

@@ -55,7 +55,8 @@ def _outputs(item: Product, weights: Array) -> float:
 def update_size() -> Observable:
     """|theta_l - theta_l(0)|/|theta_l(0)| of every group of parameters, shape (groups,).
 
-    inf for one that starts at 0 and moves. A group is a module of the network that holds arrays; of many, larger modules are taken together.
+    inf for a group that starts at 0 and moves. A group is a module of the network that holds arrays; of many, larger
+    modules are taken together.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
