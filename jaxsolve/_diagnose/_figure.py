@@ -65,7 +65,10 @@ def draw_history(steps: np.ndarray, panels: Sequence[tuple[str, str, np.ndarray,
         known = lines[np.isfinite(lines)]
         if known.size and known.min() >= 0 and known.max() > 10 * np.median(known) > 0:
             ax.set_yscale("symlog", linthresh=float(known[known > 0].min()))
+        elif known.size and known.min() >= 0:
+            ax.set_ylim(bottom=0)
         ax.set(xlabel="step", ylabel=axis_label(name, unit))
+        ax.set_xlim(0, max(1.03 * float(steps[-1]), 1))  # the same for all: some have no value at first
         ax.tick_params(labelsize=8)
         ax.xaxis.label.set_size(9)
         ax.yaxis.label.set_size(9)

@@ -57,11 +57,11 @@ class Monitor:
     Example:
         Ten lines in a loop of optax:
 
-        >>> import optax
+        >>> import equinox as eqx, optax
         >>> x = jax.random.normal(jax.random.key(0), (64, 4))
         >>> net = eqx.nn.MLP(4, 1, 32, 2, jnp.tanh, key=jax.random.key(1))
         >>> monitor = js.Monitor(js.Problem(net, x[:16], x[:16, :1] * x[:16, 1:2]), every=10)
-        >>> optimizer = optax.adam(1e-2)
+        >>> optimizer = optax.sgd(0.3)
         >>> opt_state = optimizer.init(eqx.filter(net, eqx.is_inexact_array))
         >>> loss = lambda net: jnp.mean((jax.vmap(net)(x) - x[:, :1] * x[:, 1:2]) ** 2)
         >>> for step in range(21):
@@ -188,7 +188,7 @@ class Monitor:
         Steps are those of the optimizer, and rows are of the parameters before the step, which `update` must be given.
 
         Example:
-            >>> import optax
+            >>> import equinox as eqx, optax
             >>> net = eqx.nn.MLP(2, 1, 8, 1, key=jax.random.key(0))
             >>> monitor = js.Monitor(js.Problem(net, jnp.eye(2), jnp.ones((2, 1))), observe=js.observe.loss(), every=1)
             >>> optimizer = optax.chain(optax.monitor({"dynamics": monitor.measure()}), optax.sgd(0.1))

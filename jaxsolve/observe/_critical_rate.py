@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, PyTree
 
 from .._core import Problem, Quantity, View
 from .._numerics import nonzero
-from ..dynamics._internal import Optimizer
 from ._observable import Observable
-from ._optimizers import is_step, next_update, state_of
+from ._optimizers import is_step, next_update, state_of, StaticOptimizer
 
 
 TRIALS = 8
@@ -54,10 +53,10 @@ def critical_multiple(problem: Problem, params: PyTree, update: PyTree) -> Float
 @dataclasses.dataclass(frozen=True)
 class _CriticalRate:
     # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
-    optimizer: optax.GradientTransformation
+    optimizer: StaticOptimizer
 
     def __call__(self, view: View):
-        optimizer = Optimizer(self.optimizer)
+        optimizer = self.optimizer.held
         update = next_update(view.problem, optimizer, view.params, state_of(view, optimizer))
         return jnp.where(is_step(update), critical_multiple(view.problem, view.params, update), jnp.nan)
 
@@ -87,5 +86,4 @@ def critical_rate(optimizer: optax.GradientTransformation) -> Observable:
         TypeError: optimizer is no optax transformation.
         ValueError: when used, if the optimizer has a state and the view does not.
     """
-    Optimizer(optimizer)
-    return Observable("critical_rate", _CriticalRate(optimizer), Quantity.PARAMS)
+    return Observable("critical_rate", _CriticalRate(StaticOptimizer(optimizer)), Quantity.PARAMS)

@@ -10,6 +10,23 @@ from .._core import Problem, View
 from ..dynamics._internal import Optimizer
 
 
+class StaticOptimizer:
+    """An optimizer as a part of a program: two that are made alike are equal, and do not compile twice.
+
+    Attributes:
+        held: the optimizer as a pytree.
+    """
+
+    def __init__(self, transformation: optax.GradientTransformation):
+        self.held = Optimizer(transformation)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaticOptimizer) and bool(eqx.tree_equal(self.held, other.held))
+
+    def __hash__(self) -> int:
+        return hash(jax.tree.structure(self.held))
+
+
 def state_of(view: View, optimizer: Optimizer, *, linear: bool = False) -> PyTree:
     """The optimizer's state at a view; that of its first step, where steps depend on nothing that came before.
 

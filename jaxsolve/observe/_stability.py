@@ -13,10 +13,9 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from .. import kernels
 from .._checks import real_numbers, require_size
 from .._core import Problem, View
-from ..dynamics._internal import Optimizer
 from ._lanczos import largest_eigenvalue
 from ._observable import Observable
-from ._optimizers import state_of
+from ._optimizers import state_of, StaticOptimizer
 from ._response import linear_rates, not_linear
 
 
@@ -80,11 +79,11 @@ class _Sharpness:
 
 @dataclasses.dataclass(frozen=True)
 class _Stability:
-    optimizer: optax.GradientTransformation
+    optimizer: StaticOptimizer
     count: int | None
 
     def __call__(self, view: View):
-        problem, params, optimizer = view.problem, view.params, Optimizer(self.optimizer)
+        problem, params, optimizer = view.problem, view.params, self.optimizer.held
         state = state_of(view, optimizer, linear=True)
         if why := not_linear(state):
             raise ValueError(
@@ -163,9 +162,8 @@ def stability(optimizer: optax.GradientTransformation, *, count: int | None = No
         ValueError: count as for `sharpness`; when used, if the optimizer's steps are not linear in the gradient and one
             memory, or it has a state that the view does not.
     """
-    Optimizer(optimizer)
-    count = None if count is None else require_size(count, "count")
-    return Observable("stability", _Stability(optimizer, count), dims=_dims(count))
+    held, count = StaticOptimizer(optimizer), None if count is None else require_size(count, "count")
+    return Observable("stability", _Stability(held, count), dims=_dims(count))
 
 
 def edge_time(

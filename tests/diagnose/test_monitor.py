@@ -300,4 +300,6 @@ def test_the_picture_has_a_panel_for_each_observable():
     axes = [ax for ax in monitor.plot().axes if ax.get_visible()]
     assert [ax.get_ylabel() for ax in axes][:2] == ["loss", "kernel change"]
     assert len(axes) == len(_every())
-    assert [text.get_text() for text in axes[6].get_legend().get_texts()] == ["layers[0]", "layers[1]", "layers[2]"]
+    legend = axes[6].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["layers[0]", "layers[1]", "layers[2]"]

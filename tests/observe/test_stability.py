@@ -233,5 +233,7 @@ def test_bad_input():
         observe.edge_time(np.zeros(2), np.zeros(3))
     with pytest.raises(ValueError, match="'sharpness' needs parameters, but FrozenKernel provides only"):
         check_observables(observe.sharpness(), FrozenKernel())
-    optimizer = optax.sgd(0.1)
-    assert observe.stability(optimizer).fn == observe.stability(optimizer).fn  # does not recompile
+    made = lambda rate: observe.stability(optax.sgd(rate))
+    assert made(0.1) == made(0.1)  # does not recompile
+    assert hash(made(0.1)) == hash(made(0.1))
+    assert made(0.1) != made(0.2)

@@ -27,6 +27,11 @@ def _read(observable, view):
     return np.asarray(eqx.filter_jit(observable)(view))
 
 
+def _names(observable, problem):
+    assert observable.names is not None
+    return observable.names(problem)
+
+
 def _start(view):
     return View(view.problem, view.t, view.problem.params)
 
@@ -103,7 +108,7 @@ def test_stability_is_a_share_of_the_sharpness(optimizer, share):
 def test_stability_of_adam_weighs_the_hessian_whole():
     view, optimizer = _view(), optax.adam(0.1, b1=0.9, b2=0.99, eps=1e-6)
     problem, params = view.problem, view.params
-    state = optimizer.init(params)
+    state: Any = optimizer.init(params)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         for _ in range(5):
             _, state = optimizer.update(jax.grad(problem.objective)(params), state, params)
@@ -133,7 +138,7 @@ def test_update_size():
     now, start = ([np.asarray(w) for w in tree.weights] for tree in (view.params, view.problem.params))
     expected = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(now, start, strict=True)]
     np.testing.assert_allclose(_read(observe.update_size(), view), expected, rtol=cases.eps(50))
-    assert observe.update_size().names(view.problem) == ("weights[0]", "weights[1]", "weights[2]")
+    assert _names(observe.update_size(), view.problem) == ("weights[0]", "weights[1]", "weights[2]")
 
 
 def test_update_size_over_decades():
@@ -189,7 +194,7 @@ def test_of_a_convolution_patches_are_read():
     dm = np.asarray(view.params.matrix - view.problem.params.matrix)
     other = np.linalg.norm(hidden @ dm.T) / (np.linalg.norm(dm) * np.linalg.norm(hidden))
     np.testing.assert_allclose(_read(observe.update_alignment(), view), [expected, other], rtol=cases.eps(100))
-    assert observe.update_alignment().names(view.problem) == ("kernel", "matrix")
+    assert _names(observe.update_alignment(), view.problem) == ("kernel", "matrix")
 
 
 def test_dormant_units_are_counted():
@@ -200,7 +205,7 @@ def test_dormant_units_are_counted():
     params = eqx.tree_at(lambda p: p.kernel, view.params, kernel)
     found = _read(observe.dormant_units(), View(problem, view.t, params))
     np.testing.assert_allclose(found, [2 / 3], rtol=cases.eps(5))
-    assert observe.dormant_units().names(problem) == ("matrix",)
+    assert _names(observe.dormant_units(), problem) == ("matrix",)
     # A unit a hundred times smaller than its layer's mean sleeps by the threshold of the paper, not by 0.
     params = eqx.tree_at(lambda p: p.kernel, params, kernel.at[1].set(1e-3).at[2].set(1.0))
     for threshold, expected in ((0.025, 1 / 3), (0.0, 0.0)):
