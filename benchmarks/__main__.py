@@ -21,7 +21,7 @@ from ._timing import forget_programs
 
 NAMES = (
     *("foundations", "first_contact", "theory", "kernels", "pytorch", "flow", "choice", "limits", "edge", "scaling"),
-    *("diagnose", "sweeps", "throughput", "faults", "memory", "precision"),
+    *("diagnose", "monitor", "sweeps", "throughput", "faults", "memory", "precision"),
 )
 
 
