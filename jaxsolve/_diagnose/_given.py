@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from .. import nets
 from .._checks import describe
 from .._core import Problem
 
@@ -23,7 +23,8 @@ def given_params(problem: Problem, given: Any) -> PyTree:
         ValueError: it does not hold the parameters of the problem's network.
     """
     wanted = jax.tree_util.tree_leaves_with_path(problem.params)
-    found = jax.tree_util.tree_leaves_with_path(eqx.filter(given, eqx.is_inexact_array))
+    # Those that train: networks of js.nets hold hyperparameters, too.
+    found = jax.tree_util.tree_leaves_with_path(nets.partition(given)[0])
     advice = (
         "give the network that the problem was made of, at its present parameters: an Equinox module, "
         "nnx.state(model, nnx.Param), variables['params'] of Linen, the params of Haiku"
