@@ -7,7 +7,6 @@ compiled function, as users write it.
 """
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from ._timing import timed
 EVERY, PROBES, BATCH = 100, 64, 128
 SHARE = 0.05  # of the time of the steps, at most
 ROUNDS, SECONDS = 25, 25.0  # of calls in turns
-CHECKPOINTS = 3, 10  # of so many steps, to compare with a diagnosis
+BEFORE = 30  # steps before a look
 TOKENS, SYMBOLS = 32, 32
 OPTIMIZER = optax.adam(1e-3)
 # A number of the monitor, and of the diagnosis.
@@ -88,7 +87,7 @@ def main(*, quick: bool) -> Iterator[Row]:
         images, labels, source = digits()
         loops = {"MLP 784-256-10": lambda: _perceptron(images, labels)}
         if not quick:
-            loops["WRN-10-1 with group norm, 28 x 28"] = lambda: _residual(images, labels)
+            loops["WRN-10-1 with group norm, 14 x 14"] = lambda: _residual(images, labels)
             loops["transformer, 4 layers of 64"] = _transformer
         print(f"images: {source}")
         for name, make in loops.items():
@@ -122,8 +121,9 @@ def _perceptron(images: np.ndarray, labels: np.ndarray) -> Training:
 
 def _residual(images: np.ndarray, labels: np.ndarray) -> Training:
     kinds = {"normalization": js.nets.GroupNorm(8), "scaling": js.nets.Scaling.kaiming()}
-    net = js.nets.WideResNet(in_shape=(1, 28, 28), out_size=10, k=1, b=1, key=jr.key(1), **kinds)
-    return _of_images(net, images, labels, 1)
+    net = js.nets.WideResNet(in_shape=(1, 14, 14), out_size=10, k=1, b=1, key=jr.key(1), **kinds)
+    halves = images.reshape(-1, 1, 14, 2, 14, 2).mean(axis=(3, 5))
+    return _of_images(net, halves, labels, 1)
 
 
 def _transformer() -> Training:
@@ -149,13 +149,14 @@ class Loop:
     def __init__(self, training: Training):
         @eqx.filter_jit
         def step(net, state, x, y):
-            gradient = eqx.filter_grad(training.loss)(net, x, y)
+            params, rest = js.nets.partition(net)
+            gradient = jax.grad(lambda params: training.loss(eqx.combine(params, rest), x, y))(params)
             updates, state = OPTIMIZER.update(gradient, state)
             return eqx.apply_updates(net, updates), state
 
         self.training, self._step, self.steps = training, step, 0
         self.net = training.net
-        self.state: Any = OPTIMIZER.init(eqx.filter(training.net, eqx.is_inexact_array))
+        self.state: Any = OPTIMIZER.init(js.nets.partition(training.net)[0])
 
     def after(self, steps: int) -> tuple[Any, Any]:
         """The network and the optimizer's state after so many more steps."""
@@ -173,13 +174,11 @@ class Loop:
 
 def of_loop(name: str, training: Training) -> Iterator[Row]:
     """The rows of one loop."""
-    loop, checkpoints = Loop(training), [training.net]
+    loop = Loop(training)
     watched = [*js.Monitor(training.problem).observe, js.observe.residual_position()]
     same = js.Monitor(training.problem, observe=watched, every=1)
-    for _ in range(CHECKPOINTS[0]):
-        loop.run(CHECKPOINTS[1])
-        checkpoints.append(loop.net)
-    yield _agreement(name, training, checkpoints, same(loop.steps, loop.net, loop.state) or {})
+    loop.run(BEFORE)
+    yield _agreement(name, loop, same(BEFORE, loop.net, loop.state) or {})
 
     dear = {
         "sharpness": js.observe.sharpness(),
@@ -202,50 +201,47 @@ def _row(what: str, loop: Loop, monitor: js.Monitor, goal: float, compiled: floa
     # From one place on, as some observables take more products later in a training.
     steps = lambda: eqx.filter(loop.after(loop.training.at_once), eqx.is_array)
     steps()
-    processor, wall = _medians(steps, lambda: monitor(0, loop.net, loop.state))
-    processor[0] /= loop.training.at_once
-    wall[0] /= loop.training.at_once
+    found = _in_turns(steps, lambda: monitor(0, loop.net, loop.state)) / [[loop.training.at_once], [1]]
     on_cpu = jax.default_backend() == "cpu"
-    trusted, other = (processor, wall) if on_cpu else (wall, processor)
-    share, beside = (look / (EVERY * step) for step, look in (trusted, other))
-    step, look = trusted
-    enough = max(1, math.ceil(EVERY * share / SHARE))
+    trusted, other = found if on_cpu else found[::-1]
+    share = lambda seconds: float(seconds[1] / (EVERY * seconds[0]))
+    step, look = np.median(trusted, axis=1)
+    measured = share((step, look))
+    enough = max(1, math.ceil(EVERY * measured / SHARE))
     note = f"a step {1e3 * step:.3g} ms, a look {1e3 * look:.3g} ms; {SHARE:.0%} at every={enough}"
     if not math.isnan(compiled):
         note += f"; the first row {compiled:.1f} s"
-    sense = "" if math.isnan(goal) else "<="
-    named = Beside("that of wall time" if on_cpu else "that of processor time", beside)
-    return Row(what, share, sense, goal, beside=(named,), note=note)
+    beside = (
+        Beside("that of wall time" if on_cpu else "that of processor time", share(np.median(other, axis=1))),
+        Beside(f"that of the fastest of {trusted.shape[1]} calls", share(np.min(trusted, axis=1))),
+    )
+    return Row(what, measured, "" if math.isnan(goal) else "<=", goal, beside=beside, note=note)
 
 
-def _medians(*ways: Callable[[], Any]) -> tuple[list[float], list[float]]:
-    """Seconds of the processor and of the wall of each way, called in turns."""
-    found: list[list[tuple[float, float]]] = [[] for _ in ways]
+def _in_turns(*ways: Callable[[], Any]) -> np.ndarray:
+    """Seconds of the processor and of the wall, (2, ways, calls), of ways that are called in turns."""
+    found: list[np.ndarray] = []
+    clocks = lambda: np.array([time.process_time(), time.perf_counter()])
     start = time.perf_counter()
-    while len(found[0]) < ROUNDS and (len(found[0]) < 5 or time.perf_counter() - start < SECONDS):
-        for way, one in zip(ways, found, strict=True):
-            processor, wall = time.process_time(), time.perf_counter()
+    while len(found) < ROUNDS and (len(found) < 3 or time.perf_counter() - start < SECONDS):
+        row = []
+        for way in ways:
+            begin = clocks()
             jax.block_until_ready(way())
-            one.append((time.process_time() - processor, time.perf_counter() - wall))
-    processor, wall = ([statistics.median(seconds[kind] for seconds in one) for one in found] for kind in (0, 1))
-    return processor, wall
+            row.append(clocks() - begin)
+        found.append(np.array(row))
+    return np.transpose(found, (2, 1, 0))
 
 
-def _agreement(name: str, training: Training, checkpoints: list[Any], row: dict[str, float]) -> Row:
-    """The largest difference of the last row from a diagnosis of the same networks."""
-    problem = training.problem
-    nets = [
-        problem.network(jax.tree.unflatten(jax.tree.structure(problem.params), _leaves(net))) for net in checkpoints
-    ]
-    steps = [CHECKPOINTS[1] * k for k in range(len(nets))]
-    report = js.diagnose_checkpoints(nets, problem.x, problem.y, loss=problem.loss, steps=steps, probes=PROBES)
+def _agreement(name: str, loop: Loop, row: dict[str, float]) -> Row:
+    """The largest difference of a row from a diagnosis of the same networks."""
+    problem = loop.training.problem
+    now = jax.tree.unflatten(jax.tree.structure(problem.params), jax.tree.leaves(js.nets.partition(loop.net)[0]))
+    nets = [problem.net, problem.network(now)]
+    report = js.diagnose_checkpoints(nets, problem.x, problem.y, loss=problem.loss, steps=[0, BEFORE], probes=PROBES)
     apart = {ours: abs(row[ours] - report[theirs]) / abs(report[theirs]) for ours, theirs in SAME.items()}
     worst = max(apart, key=lambda ours: apart[ours])
     what = f"{name}: largest relative difference from js.diagnose_checkpoints"
     said = ", ".join(f"{theirs} {report[theirs]:.3g}" for theirs in SAME.values())
     eps = Beside("rounding", float(jnp.finfo(problem.x.dtype).eps))
     return Row(what, apart[worst], "<=", 1e-4, ".1e", beside=(eps,), note=f"of {worst}; {said}")
-
-
-def _leaves(net: Any) -> list[Any]:
-    return jax.tree.leaves(eqx.filter(net, eqx.is_inexact_array))
