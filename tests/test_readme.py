@@ -48,6 +48,9 @@ INSTEAD = {
     "from dask_jobqueue import SLURMCluster": "tests/benchmarks/test_clusters.py",
     "jax.distributed.initialize()": "tests/benchmarks/test_clusters.py",
     "optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)": "tests/test_torch.py",
+    'wandb.init(project="digits")': "tests/test_loggers.py",
+    'trackio.init(project="digits")': "tests/test_loggers.py",
+    "from tensorboardX import SummaryWriter": "tests/test_loggers.py",
 }
 # Python that writes what the lines of a page speak of. That of reports goes on where the page's own ends.
 SCRIPT = "open('my_{}.py', 'w').write('import jax\\nassert jax.device_count() == {}')"
