@@ -20,8 +20,8 @@ from ._timing import forget_programs
 
 
 NAMES = (
-    *("foundations", "first_contact", "theory", "kernels", "pytorch", "flow", "choice", "limits", "edge", "scaling"),
-    *("diagnose", "monitor", "sweeps", "throughput", "faults", "memory", "precision"),
+    *("loops", "foundations", "first_contact", "theory", "kernels", "pytorch", "flow", "choice", "limits", "edge"),
+    *("scaling", "diagnose", "monitor", "sweeps", "throughput", "faults", "memory", "precision"),
 )
 
 

@@ -13,7 +13,12 @@ from typing import Any
 import jax
 
 
-def in_turns(ways: Sequence[Callable[[], Any]], repeats: int, budget: float = math.inf) -> list[list[float]]:
+def in_turns(
+    ways: Sequence[Callable[[], Any]],
+    repeats: int,
+    budget: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
     """Seconds of each way, called one after the other `repeats` times; fewer once `budget` seconds are spent.
 
     What compiles must have been called before.
@@ -21,9 +26,9 @@ def in_turns(ways: Sequence[Callable[[], Any]], repeats: int, budget: float = ma
     found: list[list[float]] = [[] for _ in ways]
     while len(found[0]) < repeats and sum(map(sum, found)) < budget:
         for way, seconds in zip(ways, found, strict=True):
-            begin = time.perf_counter()
+            begin = clock()
             jax.block_until_ready(way())
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(clock() - begin)
     return found
 
 

@@ -105,7 +105,7 @@ def test_a_device_that_is_not_here_is_named(capsys):
 def test_an_unknown_benchmark_is_named(capsys):
     with pytest.raises(SystemExit):
         suite.main(["kernel"])
-    assert "there is no benchmark 'kernel': choose from foundations, " in capsys.readouterr().err
+    assert "there is no benchmark 'kernel': choose from loops, foundations, " in capsys.readouterr().err
 
 
 def test_the_last_rows_of_the_edge_come_to_their_end(monkeypatch):
