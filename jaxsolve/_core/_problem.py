@@ -30,6 +30,9 @@ from ..losses._internal import accepts, find_loss
 from ..nets._internal import FREEZE, networks_in, takes_state
 
 
+COPIED = 10_000  # numbers of an array that may be copied, to look at several at once
+
+
 class Problem(eqx.Module):
     """A network at its start, training and test data, and a loss.
 
@@ -186,7 +189,10 @@ class Problem(eqx.Module):
         For use inside traces, where none raise.
         """
         arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
-        finite = jnp.all(jnp.isfinite(jnp.concatenate(arrays)))  # one reduction: fast to compile
+        # One reduction of all small arrays is fast to compile; a copy of large ones may take longer than a gradient.
+        large = [array for array in arrays if array.size > COPIED]
+        small = [array for array in arrays if array.size <= COPIED] or [jnp.zeros(0, self.x.dtype)]
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in (jnp.concatenate(small), *large)]))
         scaling = jnp.all(jnp.array([net.scaling.valid for net in networks_in(self.net)], bool))
         tested = True if self.y_test is None else accepts(self.loss, self.y_test)
         return finite & scaling & accepts(self.loss, self.y) & tested
