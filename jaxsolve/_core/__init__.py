@@ -9,6 +9,7 @@ from ._dynamics import (
     AbstractSavingState as AbstractSavingState,
     AbstractStandIn as AbstractStandIn,
     AbstractState as AbstractState,
+    AbstractStepping as AbstractStepping,
     AbstractStoppable as AbstractStoppable,
     Certificate as Certificate,
     condition_of as condition_of,
@@ -17,6 +18,7 @@ from ._dynamics import (
     March as March,
     Observed as Observed,
     resolve as resolve,
+    step_alone as step_alone,
 )
 from ._march import last_state as last_state, march as march
 from ._problem import (

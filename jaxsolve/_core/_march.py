@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, March, Undecided
+from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, March, step_alone, Undecided
 from ._problem import Problem
 
 
@@ -70,9 +70,9 @@ def advance(
 ) -> AbstractState:
     """The state after so many times the dynamics' chunk of steps, or at the end of the run, in a program of its own."""
     # A run alone is looked at after every step: a step beyond its end may be a gradient over all samples.
-    last, one = rounds * dynamics.chunk, jnp.ones((), int)
+    last = rounds * dynamics.chunk
     going = lambda carry: ~carry[0].done & (carry[1] < last)
-    onward = lambda carry: (dynamics.advance(problem, carry[0], one), carry[1] + 1)
+    onward = lambda carry: (step_alone(problem, dynamics, carry[0]), carry[1] + 1)
     return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(last)))[0]
 
 

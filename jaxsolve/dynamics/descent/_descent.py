@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ..._checks import concrete, describe, is_real, one_number, require_key, require_size, require_steps
-from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
+from ..._core import AbstractSavingState, AbstractStepping, AbstractStoppable, is_key, March, Problem, Quantity, View
 from ..._numerics import nonzero
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
@@ -52,7 +52,7 @@ class DescentState(AbstractSavingState):
     result: RESULTS
 
 
-class Descent(AbstractStoppable, AbstractMarching):
+class Descent(AbstractStoppable, AbstractStepping):
     """Steps of an optax optimizer; per-layer eta multiplies its updates.
 
     A step of rate r stands for the gradient-flow time r; with momentum beta, for r/(1 - beta). Parameters are saved
@@ -268,9 +268,12 @@ class Descent(AbstractStoppable, AbstractMarching):
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
         optimizer = self.optimizer.astype(problem.x.dtype)
-        return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, optimizer, s), state)
+        return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, optimizer, s, alone=False), state)
 
-    def _step(self, problem: Problem, optimizer: Optimizer, state: DescentState) -> DescentState:
+    def step(self, problem: Problem, state: DescentState) -> DescentState:
+        return self._step(problem, self.optimizer.astype(problem.x.dtype), state, alone=True)
+
+    def _step(self, problem: Problem, optimizer: Optimizer, state: DescentState, *, alone: bool) -> DescentState:
         order = self._order(problem, state)
         value, gradient = jax.value_and_grad(lambda p: self._batch_loss(problem, p, state.steps, order))(state.params)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
@@ -283,8 +286,7 @@ class Descent(AbstractStoppable, AbstractMarching):
         index = state.saves.slot  # of the first target that is not behind
         last = state.targets.shape[0] - 1
         due = active & (state.targets[jnp.minimum(index, last)] == steps) & (index <= last)
-        row = jnp.where(due, index, last + 1)
-        saved = jax.tree.map(lambda buffer, p: buffer.at[row].set(p, mode="drop"), state.saves.saved, params)
+        saved = _written(state.saves.saved, params, index, due, alone=alone)
         # Several times may round to one step: their slots are passed together, and `finish` fills the others.
         slot = jnp.where(active, jnp.sum(state.targets <= steps), state.saves.slot)
         saves = Saves(state.saves.times, saved, slot)
@@ -312,9 +314,12 @@ class Descent(AbstractStoppable, AbstractMarching):
         kept = chosen(active, new, state)
         result = RESULTS.where(failed & ~state.done, RESULTS.diverged, kept.result)
         # The buffer has masked its own writes, and the order is that of the next step, whether it is taken or not:
-        # selecting them whole would copy them at every step.
-        places = lambda s: (s.saves, s.done, s.result, s.order)
-        return eqx.tree_at(places, kept, (saves, kept.done | failed, result, order), is_leaf=lambda leaf: leaf is None)
+        # selecting them whole would copy them at every step. Nobody reads the memory of an optimizer whose run has
+        # ended by a step that failed; in a batch it is kept, as such a run must stay as it is.
+        memory = optimizer_state if alone else kept.optimizer_state
+        places = lambda s: (s.saves, s.done, s.result, s.order, s.optimizer_state)
+        values = (saves, kept.done | failed, result, order, memory)
+        return eqx.tree_at(places, kept, values, is_leaf=lambda leaf: leaf is None)
 
     def _share(self, problem: Problem) -> float:
         """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
@@ -370,6 +375,16 @@ class Descent(AbstractStoppable, AbstractMarching):
             evaluations=state.steps,
             certificate=None,
         )
+
+
+def _written(saved: PyTree, params: PyTree, row: Int[Array, ""], due: Bool[Array, ""], *, alone: bool) -> PyTree:
+    """The saved parameters, with a row of them written if it is due."""
+    if alone:
+        write = lambda: jax.tree.map(lambda buffer, p: buffer.at[row].set(p), saved, params)
+        return jax.lax.cond(due, write, lambda: saved)
+    # A branch of a batch would copy the whole buffer in every step; a row that is out of range is dropped.
+    where = lambda buffer: jnp.where(due, row, buffer.shape[0])
+    return jax.tree.map(lambda buffer, p: buffer.at[where(buffer)].set(p, mode="drop"), saved, params)
 
 
 def _restrict(problem: Problem, x: Array, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from ..._core import step_alone
 from ..._solve import observe_march
 from ..grid._axes import rows_at
 from ._builder import Cells, Leaves
@@ -33,8 +34,8 @@ class Looped(AbstractRunner):
 
     def _program(self) -> Any:
         def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
-            (problem, march), one = self.lane(self.builder.leaves(cell)), jnp.ones((), int)
-            step = lambda at: (march.advance(problem, at[0], one), at[1] + 1)
+            problem, march = self.lane(self.builder.leaves(cell))
+            step = lambda at: (step_alone(problem, march, at[0]), at[1] + 1)
             start = march.init(problem, self.ts), jnp.zeros((), jnp.int32)
             state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
             run = march.finish(problem, state)
