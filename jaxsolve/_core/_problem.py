@@ -23,14 +23,11 @@ from .._checks import (
     require_settings,
     warn_of_rounded_products,
 )
-from .._numerics import hashable, warn_of_wrong_version
+from .._numerics import all_finite, hashable, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, find_loss
 from ..nets._internal import FREEZE, networks_in, takes_state
-
-
-COPIED = 10_000  # numbers of an array that may be copied, to look at several at once
 
 
 class Problem(eqx.Module):
@@ -188,11 +185,7 @@ class Problem(eqx.Module):
 
         For use inside traces, where none raise.
         """
-        arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
-        # One reduction of all small arrays is fast to compile; a copy of large ones may take longer than a gradient.
-        large = [array for array in arrays if array.size > COPIED]
-        small = [array for array in arrays if array.size <= COPIED] or [jnp.zeros(0, self.x.dtype)]
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in (jnp.concatenate(small), *large)]))
+        finite = all_finite(eqx.filter(self, eqx.is_inexact_array))
         scaling = jnp.all(jnp.array([net.scaling.valid for net in networks_in(self.net)], bool))
         tested = True if self.y_test is None else accepts(self.loss, self.y_test)
         return finite & scaling & accepts(self.loss, self.y) & tested

@@ -16,6 +16,7 @@ from ._memory import (
 from ._modules import hashable as hashable, HeldModule as HeldModule
 from ._phi import finite_product as finite_product, integrated_decay as integrated_decay, phi as phi
 from ._safe import (
+    all_finite as all_finite,
     kept_product as kept_product,
     magnitude as magnitude,
     nonzero as nonzero,

@@ -2,7 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool, PyTree
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """True if all numbers in a tree are finite."""
+    # Zero times a number is zero where that is finite, else NaN: a sum is faster than a reduction of truths.
+    return jnp.all(jnp.stack([jnp.isfinite(jnp.sum(0 * leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def safe_product(zero: Array, infinite: Array) -> Array:

@@ -65,11 +65,6 @@ def is_met(until: AbstractCondition | None, view: Callable[[], View]) -> Bool[Ar
     return value <= 0
 
 
-def all_finite(tree: PyTree) -> Bool[Array, ""]:
-    """True if all numbers in a tree are finite."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
 def chosen(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
     """The one or the other of two pytrees of the same structure."""
     return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)

@@ -11,13 +11,12 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ..._checks import concrete, describe, is_real, one_number, require_key, require_size, require_steps
 from ..._core import AbstractSavingState, AbstractStepping, AbstractStoppable, is_key, March, Problem, Quantity, View
-from ..._numerics import nonzero
+from ..._numerics import all_finite, nonzero
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
 from ...until import AbstractCondition
 from ...until._internal import fits
 from .._marching import (
-    all_finite,
     at_last_time,
     check_until,
     chosen,

@@ -20,11 +20,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._checks import require_flag, require_number, require_steps
 from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, March, Problem, Quantity
+from ..._numerics import all_finite
 from ..._results import RESULTS
 from ...integrators import AbstractExponential, RungeKuttaChebyshev
 from ...until import AbstractCondition
 from ...until._internal import fits
-from .._marching import all_finite, at_last_time, check_until, chosen, empty_saves, hold, is_met, PER_STEP, Saves
+from .._marching import at_last_time, check_until, chosen, empty_saves, hold, is_met, PER_STEP, Saves
 from ._system import AbstractExponentialSystem, AbstractSystem
 
 

@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ..._checks import concrete, describe, is_real, one_number, require_key, require_steps
 from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
-from ..._numerics import nonzero
+from ..._numerics import all_finite, nonzero
 from ..._results import RESULTS
 from ...until import AbstractCondition
 from ...until._internal import fits
-from .._marching import all_finite, at_last_time, check_until, chosen, empty_saves, hold, is_met, PER_STEP, Saves
+from .._marching import at_last_time, check_until, chosen, empty_saves, hold, is_met, PER_STEP, Saves
 from ..descent._optimizer import require_scaling
 
 
