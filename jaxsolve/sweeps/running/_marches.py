@@ -1,5 +1,6 @@
 """Marches, which take as many steps as they need: one after another in a compiled loop, or in lockstep."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, final
@@ -33,6 +34,7 @@ class Looped(AbstractRunner):
     refills = True
 
     def _program(self) -> Any:
+        @functools.partial(jax.jit, inline=True)  # traced once, though its shapes are asked for before
         def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
             problem, march = self.lane(self.builder.leaves(cell))
             step = lambda at: (step_alone(problem, march, at[0]), at[1] + 1)
