@@ -19,6 +19,7 @@ from ._dynamics import (
     Observed as Observed,
     resolve as resolve,
     step_alone as step_alone,
+    Stepped as Stepped,
 )
 from ._march import last_state as last_state, march as march
 from ._problem import (

@@ -254,12 +254,25 @@ class Observed(eqx.Module):
     observations: dict[str, Array]
 
 
+class Stepped(eqx.Module):
+    """The values that a descent saves if it keeps the state of its optimizer.
+
+    Attributes:
+        params: the parameters.
+        optimizer_state: the state of the optimizer after the step that led there.
+    """
+
+    params: PyTree
+    optimizer_state: PyTree
+
+
 class March(eqx.Module):
     """The results that a marching dynamics hands over when it has finished.
 
     Attributes:
         times: the times of the saved parameters (as given, or rounded to steps).
-        saved: the parameters at those times, stacked, or `FunctionValues` or `Observed`; NaN after a failure.
+        saved: the parameters at those times, stacked, or `FunctionValues`, `Observed` or `Stepped`; NaN after a
+            failure.
         params: the same at the end.
         t_end: the time of the end.
         result, steps, rejected: how it ended, accepted and rejected steps.
@@ -302,6 +315,8 @@ class March(eqx.Module):
             return View(problem, t, None, *values, given_initial_kernel=self.kernel, from_zero=self.from_zero)
         if isinstance(row, Observed):
             return View(problem, t, row.params, given_observations=row.observations)
+        if isinstance(row, Stepped):
+            return View(problem, t, row.params, optimizer_state=row.optimizer_state)
         return View(problem, t, row)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from .._checks import describe
 from .._core import View
@@ -82,7 +82,7 @@ class Saves(eqx.Module):
     """
 
     times: Float[Array, " times"]
-    saved: PyTree[Float[Array, "times ..."]]
+    saved: PyTree[Shaped[Array, "times ..."]]
     slot: Int[Array, ""]
 
     @property
@@ -125,7 +125,9 @@ class Saves(eqx.Module):
 
 def empty_saves(times: Float[Array, " times"], params: PyTree) -> Saves:
     """Nothing saved yet."""
-    saved = jax.tree.map(lambda leaf: jnp.full((times.shape[0], *leaf.shape), jnp.nan, leaf.dtype), params)
+    # Counts, of an optimizer's steps, have no NaN.
+    nothing = lambda leaf: jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0
+    saved = jax.tree.map(lambda leaf: jnp.full((times.shape[0], *leaf.shape), nothing(leaf), leaf.dtype), params)
     return Saves(times, saved, jnp.zeros((), int))
 
 

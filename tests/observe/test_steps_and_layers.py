@@ -270,3 +270,35 @@ def test_runs_and_sweeps_take_them_all():
     for item in items:
         assert np.all(np.isfinite(run[item.name][1])), item.name
         assert lanes[item.name].dims[:2] == ("seed", "t")
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_descent_shows_the_state_of_its_optimizer(batch_size):
+    """At each of its times, alone and in a sweep, that of the same steps by hand."""
+    problem, optimizer = _view().problem, optax.adam(0.02)
+    options = {} if batch_size is None else {"batch_size": batch_size, "key": jr.key(3)}
+    items = [observe.critical_rate(optimizer), observe.stability(optimizer)]
+    kept = Descent(optimizer, keep_state=True, **options)
+    ts = [0.02, 0.1]
+    run = solve(problem, kept, ts, observe=[*items, observe.parameters()])
+    plain = solve(problem, Descent(optimizer, **options), ts, observe=observe.parameters())
+    np.testing.assert_array_equal(run["parameters"], plain["parameters"])
+    assert np.all(np.isfinite(run["stability"]))
+    if batch_size is None:
+        params, state = problem.params, optimizer.init(problem.params)
+        with jax.numpy_dtype_promotion("standard"):
+            for _ in range(5):
+                updates, state = optimizer.update(jax.grad(problem.objective)(params), state, params)
+                params = jax.tree.map(lambda p, e, u: p + e * u.astype(p.dtype), params, problem.eta, updates)
+        view = View(problem, jnp.zeros(()), params, optimizer_state=state)
+        for item in items:
+            np.testing.assert_allclose(run[item.name][1], _read(item, view), rtol=cases.eps(1e6))
+        assert run.final.optimizer_state is not None
+    lanes = sweep(lambda scale: _scaled(problem, scale), {"scale": [1.0, 2.0]}, kept, ts, observe=items)
+    np.testing.assert_allclose(lanes["stability"][0], run["stability"], rtol=cases.eps(1e6))
+    with pytest.raises(ValueError, match=r"take js\.Descent\(\.\.\., keep_state=True\)"):
+        solve(problem, Descent(optimizer, **options), ts, observe=items)
+
+
+def _scaled(problem, scale):
+    return eqx.tree_at(lambda p: p.y, problem, scale * problem.y)

@@ -9,8 +9,18 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from ..._checks import concrete, describe, is_real, one_number, require_key, require_size, require_steps
-from ..._core import AbstractSavingState, AbstractStepping, AbstractStoppable, is_key, March, Problem, Quantity, View
+from ..._checks import concrete, describe, is_real, one_number, require_flag, require_key, require_size, require_steps
+from ..._core import (
+    AbstractSavingState,
+    AbstractStepping,
+    AbstractStoppable,
+    is_key,
+    March,
+    Problem,
+    Quantity,
+    Stepped,
+    View,
+)
 from ..._numerics import all_finite, nonzero
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
@@ -86,6 +96,8 @@ class Descent(AbstractStoppable, AbstractStepping):
             observables are those of the inputs as they are.
         rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
             as the optimizer's own schedule (with momentum beta, over 1 - beta). None if the optimizer shows it.
+        keep_state: whether to save the optimizer's state beside the parameters, for `js.observe.critical_rate` and
+            `stability` of an optimizer with a memory. With Adam the saved times take three times the memory.
         max_steps: steps before the run is given up; of a schedule that ends at zero, at most those before.
         divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
 
@@ -117,6 +129,7 @@ class Descent(AbstractStoppable, AbstractStepping):
     until: AbstractCondition | None
     augmentation: AbstractAugmentation | None
     batch_size: int | None = eqx.field(static=True)  # a shape
+    keep_state: bool = eqx.field(static=True)  # changes the program
     max_steps: int = eqx.field(static=True)
     divergence_factor: float = eqx.field(static=True)  # decides nothing but when to stop, yet is never swept
 
@@ -129,6 +142,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         key: Key[Array, ""] | None = None,
         until: AbstractCondition | None = None,
         augmentation: AbstractAugmentation | None = None,
+        keep_state: bool = False,
         max_steps: int = 10_000_000,
         divergence_factor: float = 1e9,
     ):
@@ -155,7 +169,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
         self.key, self.augmentation = key, augmentation
         self.until = check_until(until)
-        self.max_steps = require_steps(max_steps)
+        self.max_steps, self.keep_state = require_steps(max_steps), require_flag(keep_state, "keep_state")
         self.divergence_factor = float(divergence_factor)
 
     @property
@@ -213,11 +227,13 @@ class Descent(AbstractStoppable, AbstractStepping):
         optimizer, per_step = self.optimizer.astype(dtype), self._per_step(dtype)
         ts = ts.astype(dtype)
         targets, times, last = self._nearest(ts, per_step)
+        optimizer_state = jax.tree.map(jnp.asarray, first_state(optimizer, params))
         # A step saves what comes after it, so times nearest to the start are saved here.
+        row = self._row(params, optimizer_state)
         start = jax.tree.map(
             lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
-            empty_saves(ts, params).saved,
-            params,
+            empty_saves(ts, row).saved,
+            row,
         )
         unknown = jnp.isnan(times)  # beyond a rate that is no number
         saves = Saves(jnp.where(unknown, ts, times), start, jnp.sum(targets == 0))
@@ -233,7 +249,6 @@ class Descent(AbstractStoppable, AbstractStepping):
         met = alive & valid & is_met(self.until, lambda: View(problem, zero, params))
         result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)
-        optimizer_state = first_state(optimizer, params)
         state = DescentState(
             t=zero,
             per_step=per_step,
@@ -252,6 +267,10 @@ class Descent(AbstractStoppable, AbstractStepping):
             result=RESULTS.where(valid, result, RESULTS.invalid),
         )
         return jax.tree.map(jnp.asarray, state)
+
+    def _row(self, params: PyTree, optimizer_state: PyTree) -> PyTree:
+        """What is saved at a time."""
+        return Stepped(params, optimizer_state) if self.keep_state else params
 
     def _limit(self, problem: Problem, f: Float[Array, "n out"], loss: Float[Array, ""]) -> Float[Array, ""]:
         # A start that fits has no scale of its own: that of the targets is the loss of f = 0.
@@ -285,7 +304,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         index = state.saves.slot  # of the first target that is not behind
         last = state.targets.shape[0] - 1
         due = active & (state.targets[jnp.minimum(index, last)] == steps) & (index <= last)
-        saved = _written(state.saves.saved, params, index, due, alone=alone)
+        saved = _written(state.saves.saved, self._row(params, optimizer_state), index, due, alone=alone)
         # Several times may round to one step: their slots are passed together, and `finish` fills the others.
         slot = jnp.where(active, jnp.sum(state.targets <= steps), state.saves.slot)
         saves = Saves(state.saves.times, saved, slot)
@@ -315,7 +334,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         # The buffer has masked its own writes, and the order is that of the next step, whether it is taken or not:
         # selecting them whole would copy them at every step. Nobody reads the memory of an optimizer whose run has
         # ended by a step that failed; in a batch it is kept, as such a run must stay as it is.
-        memory = optimizer_state if alone else kept.optimizer_state
+        memory = optimizer_state if alone and not self.keep_state else kept.optimizer_state
         places = lambda s: (s.saves, s.done, s.result, s.order, s.optimizer_state)
         values = (saves, kept.done | failed, result, order, memory)
         return eqx.tree_at(places, kept, values, is_leaf=lambda leaf: leaf is None)
@@ -365,8 +384,8 @@ class Descent(AbstractStoppable, AbstractStepping):
         held = (state.result == RESULTS.event) & (state.targets > state.steps)
         return March(
             times=saves.times,
-            saved=hold(saves, state.params, held),
-            params=state.params,
+            saved=hold(saves, self._row(state.params, state.optimizer_state), held),
+            params=self._row(state.params, state.optimizer_state),
             t_end=state.t,
             result=result,
             steps=state.steps,
@@ -376,14 +395,14 @@ class Descent(AbstractStoppable, AbstractStepping):
         )
 
 
-def _written(saved: PyTree, params: PyTree, row: Int[Array, ""], due: Bool[Array, ""], *, alone: bool) -> PyTree:
-    """The saved parameters, with a row of them written if it is due."""
+def _written(saved: PyTree, values: PyTree, row: Int[Array, ""], due: Bool[Array, ""], *, alone: bool) -> PyTree:
+    """What is saved, with a row of it written if it is due."""
     if alone:
-        write = lambda: jax.tree.map(lambda buffer, p: buffer.at[row].set(p), saved, params)
+        write = lambda: jax.tree.map(lambda buffer, p: buffer.at[row].set(p), saved, values)
         return jax.lax.cond(due, write, lambda: saved)
     # A branch of a batch would copy the whole buffer in every step; a row that is out of range is dropped.
     where = lambda buffer: jnp.where(due, row, buffer.shape[0])
-    return jax.tree.map(lambda buffer, p: buffer.at[where(buffer)].set(p, mode="drop"), saved, params)
+    return jax.tree.map(lambda buffer, p: buffer.at[where(buffer)].set(p, mode="drop"), saved, values)
 
 
 def _restrict(problem: Problem, x: Array, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:
