@@ -228,6 +228,13 @@ def test_networks_of_flax_and_haiku():
             assert row["stability"] > 0
 
 
+def test_networks_of_our_own_are_given_as_they_are():
+    """Their hyperparameters are no parameters."""
+    net = cases.mlp(jr.key(0))
+    monitor = js.Monitor(js.Problem(net, X, jnp.ones((32, 2))), observe=js.observe.update_size(), every=1)
+    assert monitor(0, net) == monitor(1, monitor.problem.params) != None  # noqa: E711
+
+
 def test_the_same_leaves_in_another_order_are_refused():
     """Two matrices of one shape: by shapes alone they would be taken for each other in silence."""
     net = js.nets.Function(

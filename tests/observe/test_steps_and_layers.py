@@ -295,7 +295,9 @@ def test_descent_shows_the_state_of_its_optimizer(batch_size):
             np.testing.assert_allclose(run[item.name][1], _read(item, view), rtol=cases.eps(1e6))
         assert run.final.optimizer_state is not None
     lanes = sweep(lambda scale: _scaled(problem, scale), {"scale": [1.0, 2.0]}, kept, ts, observe=items)
-    np.testing.assert_allclose(lanes["stability"][0], run["stability"], rtol=cases.eps(1e6))
+    assert np.all(np.isfinite(lanes["stability"]))
+    if batch_size is None:  # else a lane has a key of its own
+        np.testing.assert_allclose(lanes["stability"][0], run["stability"], rtol=cases.eps(1e6))
     with pytest.raises(ValueError, match=r"take js\.Descent\(\.\.\., keep_state=True\)"):
         solve(problem, Descent(optimizer, **options), ts, observe=items)
 
