@@ -29,7 +29,7 @@ from ._problem import (
     require_problem as require_problem,
 )
 from ._regime import KERNEL_CHANGE as KERNEL_CHANGE, Regime as Regime
-from ._shown import shown as shown
+from ._shown import late as late, shown as shown
 from ._times import are_times as are_times, read_times as read_times, require_end as require_end
 from ._trajectory import Label as Label, Stats as Stats, Trajectory as Trajectory
 from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity

@@ -49,17 +49,29 @@ def _bar(name: str, total: int) -> Iterator[Callable[[Any], None]]:
         yield lambda state: bar.update(task, completed=total if state.done else _saved(state) or 0)
 
 
-def _lines(name: str, total: int) -> Callable[[Any], None]:
+def late(name: str) -> Callable[[Callable[[float], str]], None]:
+    """Returns a function that writes a line to stderr after `SILENT` seconds, then after twice as many.
+
+    Its argument makes the text from the seconds gone by, and is not called before.
+    """
     begin = time.monotonic()
     due = SILENT
 
-    def show(state: Any) -> None:
+    def write(text: Callable[[float], str]) -> None:
         nonlocal due
-        if (seconds := time.monotonic() - begin) < due or state.done:
-            return
-        due = 2 * seconds
+        if (seconds := time.monotonic() - begin) >= due:
+            due = 2 * seconds
+            sys.stderr.write(f"{name}: {text(seconds)}\n")
+
+    return write
+
+
+def _lines(name: str, total: int) -> Callable[[Any], None]:
+    write = late(name)
+
+    def text(state: Any, seconds: float) -> str:
         saved = _saved(state)
         at = "" if saved is None else f", at {saved} of {total} times"
-        sys.stderr.write(f"{name}: {np.asarray(state.steps)} steps in {seconds:.0f} s{at}\n")
+        return f"{np.asarray(state.steps)} steps in {seconds:.0f} s{at}"
 
-    return show
+    return lambda state: None if state.done else write(lambda seconds: text(state, seconds))

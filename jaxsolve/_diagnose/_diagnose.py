@@ -1,6 +1,6 @@
 """The verbs: a diagnosis of a network that is trained for a while, and of checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .. import nets
 from .._checks import require_flag, require_size
-from .._core import Problem
+from .._core import late, Problem
 from .._numerics import unwatched
 from ..dynamics import Descent
 from ..observe._internal import next_update
@@ -55,7 +55,7 @@ def diagnose(
     $f_{lin} = f_0 + J_0(\theta_t - \theta_0)$. The verdict is by the kernel's change, carried on to the end of training
     in proportion to the progress made (from less than a quarter, to where linearized training ends), against the limit
     0.1 of `js.observe.KERNEL_REGIME_LIMIT`. All thresholds, their sources and how often the verdict is right:
-    docs/diagnose.md.
+    docs/diagnose.md. Once it has taken 10 s it says on stderr where it is.
 
     Before training it asks at which output multiplier the regime would change: one linearized training by the same
     optimizer tells where the parameters would go at any multiplier, and kernels are computed there. Of the optimizer
@@ -115,7 +115,8 @@ def diagnose(
     probe, few = (choose(problem, count, probe_key) for count in (probes, min(FEW, probes)))
 
     check_derivatives(probe, few, probe.params, "at the start")
-    training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key)
+    say = _said()
+    training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key, say)
     end = ending(problem, probe, optimizer, training) if training.diverged else ""
     places = [point.step for point in training.checkpoints]
     # As in `train`, whose states the checkpoints hold.
@@ -123,10 +124,11 @@ def diagnose(
     params = [point.params for point in training.checkpoints]
     updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
     eta, still = moving_rates(probe, params, updates)
-    seen = examine(probe, eta, places, params)
+    seen = examine(probe, eta, places, params, say)
+    say("looking for the multiplier at which the regime changes")
     ahead = before(problem, probe, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
     verdict = decide(seen, training.diverged, ahead.linearized_change)
-    stable = step_stability(probe, held, training.checkpoints)
+    stable = step_stability(probe, held, training.checkpoints, say)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     if not seen.learnable:  # the gradient is a rounding error, as are its steps
@@ -225,7 +227,7 @@ def _of_parameters(problem: Problem, params: list[PyTree], places: list[int], pr
     for index, network in enumerate(params):
         check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start")
     eta, still = moving_rates(probe, params, None)
-    seen = examine(probe, eta, places, params)
+    seen = examine(probe, eta, places, params, _said())
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]))
     verdict = decide(seen, False, ahead.linearized_change)
@@ -244,6 +246,12 @@ def _of_parameters(problem: Problem, params: list[PyTree], places: list[int], pr
         ahead.by_scale,
         tuple([*_chosen(problem, probe, None), *still, *ahead.notes, *stable.notes]),
     )
+
+
+def _said() -> Callable[[str], None]:
+    """Returns a function that writes where a diagnosis is, once it has taken 10 s."""
+    write = late("diagnose")
+    return lambda words: write(lambda seconds: f"{words}, {seconds:.0f} s so far")
 
 
 def _at_end(value: float, count: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The numbers of a network along its checkpoints."""
 
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -47,7 +48,9 @@ class Examined(NamedTuple):
     unaligned: str
 
 
-def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree]) -> Examined:
+def examine(
+    probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree], say: Callable[[str], None]
+) -> Examined:
     """Every checkpoint against the first one.
 
     Arguments:
@@ -55,6 +58,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         eta: the learning rates that kernels are weighted with.
         steps: of the checkpoints.
         checkpoints: parameters.
+        say: is told of every checkpoint.
     """
     groups = find_groups(inside(checkpoints[0]))
     masks = masked_rates(eta, groups)
@@ -63,6 +67,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
     rows: list[dict[str, float]] = []
     last, moved, compared = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
+        say(f"looking at kernels at step {step} of {steps[-1]}")
         moved = movement(probe, params, eta)
         # The first checkpoint is the start, whose kernels are known.
         last = group_kernels(probe, params, masks) if rows else start

@@ -1,5 +1,6 @@
 """Numbers of the optimizer's steps along the checkpoints: critical rate and sharpness."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -56,17 +57,21 @@ class StepStability(NamedTuple):
         return StepStability({"sharpness": Finding(last, None, words)}, {"sharpness": sharp}, [], [], False)
 
 
-def step_stability(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> StepStability:
+def step_stability(
+    probe: Problem, optimizer: Any, checkpoints: list[Checkpoint], say: Callable[[str], None]
+) -> StepStability:
     """The critical multiple of every next step, and the sharpness in units of the largest stable one.
 
     Arguments:
         probe: the problem of the samples to look at.
         optimizer: that of a `Descent`.
         checkpoints: of the training, with the optimizer's state.
+        say: is told of every checkpoint.
     """
     critical, ratios = [], []
     why, lost, adaptive = "", "", False
     for point in checkpoints:
+        say(f"looking at the optimizer's next step at step {point.step}")
         update = next_update(probe, optimizer, point.params, point.state)
         found = response(probe, optimizer, point.params, point.state)
         lost = NO_STEP if not moves(update) else "" if is_finite(update) else LOST_STEP

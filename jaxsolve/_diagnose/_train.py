@@ -1,5 +1,6 @@
 """The short training: a descent by hand, since the optimizer's state at the checkpoints is wanted too."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -62,14 +63,16 @@ def train(
     at: list[int],
     batch_size: int | None,
     key: Any,
+    say: Callable[[str], None] = lambda words: None,
 ) -> ShortTraining:
-    """Trains and stops at the steps `at`, the first of which is 0."""
+    """Trains and stops at the steps `at`, the first of which is 0; `say` is told before each of them."""
     optimizer, key = suited(optimizer, problem.net), None if batch_size is None else key
     # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
     descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key)
     state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.x.dtype))
     found, diverged = [Checkpoint(0, state.params, state.optimizer_state)], False
     for step in at[1:]:
+        say(f"training from step {int(state.steps)} of {at[-1]}")
         before, state = state, advance(descent, problem, state, jnp.asarray(step - int(state.steps)))
         value = float(objective(problem, state.params))
         lost = not (np.isfinite(value) and value <= float(state.limit))

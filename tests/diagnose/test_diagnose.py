@@ -10,7 +10,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxsolve as js
+from tests import cases
 from tests.cases import assert_fails, Linear, X64
+from tests.inside import shown
 
 
 N, OUT = 12, 2
@@ -285,3 +287,17 @@ def test_a_divergence_is_a_verdict():
     assert report.regime is js.observe.Regime.UNSTABLE
     assert "diverged" in report.text
     assert any("linearized network diverges" in note for note in report.notes)
+
+
+def test_a_long_diagnosis_says_where_it_is(monkeypatch, capsys):
+    """Of short ones nothing is said; here all are long."""
+    x, y = jr.normal(jr.key(0), (8, 3)), jr.normal(jr.key(1), (8, 2))
+    run = lambda: js.diagnose(cases.mlp(jr.key(2)), x, y, steps=4)
+    monkeypatch.setattr(shown, "SILENT", 1e9)
+    run()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(shown, "SILENT", 0.0)
+    run()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "diagnose: training from step 0 of 4, 0 s so far"
+    assert all(line.startswith("diagnose: ") and line.endswith(" s so far") for line in lines)
