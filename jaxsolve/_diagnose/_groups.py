@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,6 +56,7 @@ def _inward(path: tuple[Any, ...]) -> bool:
     return "kernel" in keys[-2:] or (keys[-1] == "w" and len(layers) > 1)
 
 
+@eqx.filter_jit
 def alignments(params: PyTree, pairs: list[tuple[int, int]]) -> list[Float[Array, ""]]:
     """|W_2 W_1|/(|W_2||W_1|) of every pair, Frobenius: 1 if all that W_1 writes is what W_2 reads."""
     leaves, norm = jax.tree.leaves(params), jnp.linalg.norm

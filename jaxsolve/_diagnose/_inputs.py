@@ -199,8 +199,8 @@ def choose(problem: Problem, count: int, key: Any) -> Problem:
     # Sorted, so that samples keep the order in which they were given.
     chosen = np.arange(n) if n <= count else np.sort(np.asarray(jax.random.permutation(key, n)[:count]))
     fields = lambda p: (p.x, p.y, p.initial)
-    initial = None if problem.initial is None else problem.initial[chosen]
-    values = (problem.x[chosen], problem.y[chosen], initial)
+    take = lambda array: None if array is None else jnp.asarray(np.asarray(array)[chosen])
+    values = tuple(map(take, fields(problem)))
     return eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
 
 

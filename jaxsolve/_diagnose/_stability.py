@@ -2,7 +2,7 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
@@ -10,12 +10,12 @@ from .._core import Problem
 
 def moves(update: PyTree) -> bool:
     """True if an update is not 0."""
-    return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(update))
+    return any(bool(np.any(np.asarray(leaf) != 0)) for leaf in jax.tree.leaves(update))
 
 
 def is_finite(tree: PyTree) -> bool:
     """True if no entry of a pytree of arrays is NaN or infinite."""
-    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(tree))
+    return all(bool(np.all(np.isfinite(np.asarray(leaf)))) for leaf in jax.tree.leaves(tree))
 
 
 @eqx.filter_jit

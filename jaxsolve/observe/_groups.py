@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
@@ -42,6 +43,7 @@ def _name(end: tuple[Any, ...], path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(end or path).lstrip(".") or "parameters"
 
 
+@eqx.filter_jit
 def relative_sizes(change: PyTree, start: PyTree, groups: Groups) -> Float[Array, " groups"]:
     """|change|/|start| of every group; inf for one that starts at 0 and moves."""
 

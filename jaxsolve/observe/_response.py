@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from .._checks import attempt
 from .._core import Problem
@@ -183,13 +183,16 @@ def _debiased(state: Any, beta: Any) -> Any:
 
 def rate_exponent(problem: Problem, optimizer: Any, params: PyTree, state: PyTree) -> float | None:
     """p of |update| ~ |gradient|^p in a state: 1 for SGD, 0 for Adam and its kin; None without a finite update."""
-    with jax.numpy_dtype_promotion("standard"):
-        gradient = jax.grad(problem.objective)(params)
-        one, two = (
-            optimizer.update(jax.tree.map(lambda g, s=s: s * g, gradient), state, params)[0] for s in (1.0, 2.0)
-        )
-        size = lambda tree: float(norm(ravel_pytree(tree)[0]))
-    if not 0 < size(one) < np.inf or not np.isfinite(size(two)):
+    one, two = map(float, _sizes_of_updates(problem, optimizer, params, state))
+    if not 0 < one < np.inf or not np.isfinite(two):
         return None
     # Of a doubled gradient the update is 2^p times as large.
-    return float(np.log2(size(two) / size(one))) if size(two) > 0 else 0.0
+    return float(np.log2(two / one)) if two > 0 else 0.0
+
+
+@eqx.filter_jit
+def _sizes_of_updates(problem: Problem, optimizer: Any, params: PyTree, state: PyTree) -> list[Array]:
+    """The norms of the updates that the gradient makes, and twice the gradient."""
+    gradient = jax.grad(problem.objective)(params)
+    update = lambda scale: optimizer.update(jax.tree.map(lambda g: scale * g, gradient), state, params)[0]
+    return [norm(ravel_pytree(update(scale))[0]) for scale in (1.0, 2.0)]
