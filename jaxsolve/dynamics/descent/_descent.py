@@ -1,5 +1,6 @@
 """Descent in steps, by any optax optimizer."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -38,6 +39,7 @@ from .._marching import (
     Saves,
     time_at,
 )
+from ._batches import HostBatches
 from ._optimizer import first_state, grows, ignores_gradient_scale, Optimizer, require_scaling
 from ._rate import require_visible, time_of_step
 from ._schedule import last_moving, nearest_steps, Schedule
@@ -94,6 +96,11 @@ class Descent(AbstractStoppable, AbstractStepping):
     Other Arguments:
         augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses and
             observables are those of the inputs as they are.
+        batches: any iterable of pairs (x, y) on the host, all of one shape, such as a loader of grain, for data that do
+            not fit on the device; in place of batch_size and key. It is called from within the run, so it should make
+            them with NumPy. Each step takes the next; what can be gone through
+            again begins anew at its end, and a run goes on where the last one stopped. The problem then holds the
+            samples that are observed. Not in sweeps, whose lanes would share them.
         rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
             as the optimizer's own schedule (with momentum beta, over 1 - beta). None if the optimizer shows it.
         keep_state: whether to save the optimizer's state beside the parameters, for `js.observe.critical_rate` and
@@ -128,6 +135,7 @@ class Descent(AbstractStoppable, AbstractStepping):
     key: Key[Array, ""] | None
     until: AbstractCondition | None
     augmentation: AbstractAugmentation | None
+    batches: HostBatches | None = eqx.field(static=True)  # on the host
     batch_size: int | None = eqx.field(static=True)  # a shape
     keep_state: bool = eqx.field(static=True)  # changes the program
     max_steps: int = eqx.field(static=True)
@@ -142,6 +150,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         key: Key[Array, ""] | None = None,
         until: AbstractCondition | None = None,
         augmentation: AbstractAugmentation | None = None,
+        batches: Iterable[tuple[Any, Any]] | None = None,
         keep_state: bool = False,
         max_steps: int = 10_000_000,
         divergence_factor: float = 1e9,
@@ -150,6 +159,8 @@ class Descent(AbstractStoppable, AbstractStepping):
             raise TypeError(f"augmentation must be one such as js.data.flip_and_crop(), got {describe(augmentation)}")
         if augmentation is not None and key is None:
             raise ValueError("an augmentation draws at random: give key= too, such as jax.random.key(0)")
+        if batches is not None and batch_size is not None:
+            raise ValueError("batches brings its own: give either batches=, or batch_size= with key=")
         if augmentation is None and (batch_size is None) != (key is None):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
         if key is not None:
@@ -168,6 +179,7 @@ class Descent(AbstractStoppable, AbstractStepping):
             require_visible(self.optimizer)
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
         self.key, self.augmentation = key, augmentation
+        self.batches = None if batches is None else HostBatches(batches)
         self.until = check_until(until)
         self.max_steps, self.keep_state = require_steps(max_steps), require_flag(keep_state, "keep_state")
         self.divergence_factor = float(divergence_factor)
@@ -292,8 +304,10 @@ class Descent(AbstractStoppable, AbstractStepping):
         return self._step(problem, self.optimizer.astype(problem.x.dtype), state, alone=True)
 
     def _step(self, problem: Problem, optimizer: Optimizer, state: DescentState, *, alone: bool) -> DescentState:
-        order = self._order(problem, state)
-        value, gradient = jax.value_and_grad(lambda p: self._batch_loss(problem, p, state.steps, order))(state.params)
+        order, on = self._order(problem, state), problem
+        if self.batches is not None:
+            on = _restrict(problem, *self.batches.draw(problem, ~state.done), None)
+        value, gradient = jax.value_and_grad(lambda p: self._batch_loss(on, p, state.steps, order))(state.params)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
         params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), state.params, problem.eta, updates)
         steps = state.steps + 1

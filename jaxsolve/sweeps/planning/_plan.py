@@ -202,6 +202,10 @@ def read_plan(
     # A function of axes may return another kind of dynamics for each group, so all of them are looked at.
     for first in [dynamics] if fixed else [dynamics_of(dynamics, group) for group in groups(grid)]:
         observables = check_observables(observe, first)
+        if isinstance(first, Descent) and first.batches is not None:
+            raise ValueError(
+                "batches= is for js.solve: the lanes of a sweep would share them; give batch_size= and key="
+            )
         require_end(times, first)
     require_own_names(grid, observables)
     if batch_size is not None:

@@ -1,0 +1,76 @@
+"""Batches that a loader on the host makes, for data that do not fit on the device."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from jaxtyping import Array, Bool
+
+from ..._checks import attempt, describe
+from ..._core import Problem
+
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+class HostBatches:
+    """The pairs of an iterable, one after the other, and again from the start where it can be gone through again.
+
+    Arguments:
+        pairs: of inputs and targets, as a `Problem` takes them, all of one shape.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]):
+        if not isinstance(pairs, Iterable):
+            raise TypeError(f"batches must be an iterable of pairs (x, y), got {describe(pairs)}")
+        self._pairs = pairs
+        self._iterator: Iterator[Any] = iter(pairs)
+        self._waiting: list[Pair] = []  # what has been looked at for its shape
+        self._lock = threading.Lock()  # JAX calls from threads of its own
+
+    def _next(self) -> Pair:
+        try:
+            found = next(self._iterator)
+        except StopIteration:
+            # An iterator is its own; a loader or a list begins anew: the next epoch.
+            self._iterator = iter(self._pairs)
+            found = next(self._iterator, None)
+        if found is None:
+            raise ValueError("the batches of this descent are at their end: give an iterator that goes on, or a list")
+        pair, error = attempt(lambda: tuple(map(np.asarray, found)))
+        if error is not None or len(pair) != 2:
+            raise TypeError(f"each of the batches must be a pair (x, y) of arrays, got {describe(found)}")
+        return pair
+
+    def _peek(self) -> Pair:
+        with self._lock:
+            if not self._waiting:
+                self._waiting.append(self._next())
+            return self._waiting[0]
+
+    def draw(self, problem: Problem, wanted: Bool[Array, ""]) -> tuple[Array, Array]:
+        """The next inputs and targets, within a program; zeros where none are wanted."""
+        with jax.ensure_compile_time_eval():  # a loader may compute with JAX
+            x, y = self._peek()
+        shapes = [jax.ShapeDtypeStruct(x.shape, problem.x.dtype), jax.ShapeDtypeStruct(y.shape, _kept(y.dtype))]
+
+        def fetch() -> list[np.ndarray]:
+            with self._lock:
+                pair = self._waiting.pop() if self._waiting else self._next()
+            if [part.shape for part in pair] != [x.shape, y.shape]:
+                found = f"{[part.shape for part in pair]} after {[x.shape, y.shape]}"
+                raise ValueError(f"all batches must have one shape, got {found}: leave an incomplete last one out")
+            return [part.astype(shape.dtype) for part, shape in zip(pair, shapes, strict=True)]
+
+        nothing = lambda: [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+        found = jax.lax.cond(wanted, lambda: io_callback(fetch, shapes, ordered=True), nothing)
+        return found[0], problem.loss.targets(found[1], problem.y.shape[1]).astype(problem.y.dtype)
+
+
+def _kept(dtype: Any) -> Any:
+    """The dtype that JAX keeps numbers in under its present settings."""
+    return jax.dtypes.canonicalize_dtype(dtype)
