@@ -94,7 +94,7 @@ def kinds() -> dict[str, Kind]:
         "transform": Kind("transform", _makers(data.AbstractTransform, data), together=lambda *several: several),
         "at": Kind("network", {"RunEnd": dynamics.RunEnd}),
         "until": Kind("condition", _makers(until.AbstractCondition, until)),
-        "observe": Kind("observable", _makers(observe.Observable, observe)),
+        **dict.fromkeys(("observe", "observable"), Kind("observable", _makers(observe.Observable, observe))),
         "key": Kind("random key", {}, plain=random_key),
         **dict.fromkeys(ARRAYS, ARRAY),
     }

@@ -478,7 +478,9 @@ def test_the_catalogue_lists_what_there_is():
 
 def test_what_needs_no_argument_can_be_named_alone(table):
     for name in set(kinds()["observe"].known) - {
+        "critical_rate",
         "stability",
+        "traced",
         "hidden_kernel",
         "hidden_cross_kernel",
         "feature_kernel",
@@ -486,6 +488,10 @@ def test_what_needs_no_argument_can_be_named_alone(table):
         "preactivation_quantiles",
     }:
         assert parse_config(changed(table, {"observe": [name]})).observe[0].name.startswith(name)
+    nested = {"type": "traced", "observable": "kernel_change"}
+    of_sgd = {"type": "stability", "optimizer": {"type": "sgd", "learning_rate": 0.1}}
+    config = parse_config(changed(table, {"observe": [nested, of_sgd]}))
+    assert [item.name for item in config.observe] == ["kernel_change", "stability"]
     for name in set(kinds()["loss"].known):
         problem = ConfiguredProblem(changed(copy.deepcopy(table), {"problem.loss": name})["problem"])
         assert problem.names == {"gamma", "activation", "sigma", "seed"}
