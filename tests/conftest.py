@@ -76,7 +76,7 @@ REPRESENTATIVE = (
     "cli/test_sweep_command.py",  # cyclopts, rich
 )
 # After so many tests, a worker that is crowded drops its compiled programs.
-TESTS_BETWEEN_CLEARS = 100
+TESTS_BETWEEN_LOOKS = 10
 PROGRAMS = pytest.StashKey[str]()  # the folder of compiled programs
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -158,16 +158,13 @@ def _crowded():
     return share > 0.5 or (process / "maps").read_bytes().count(b"\n") > 30_000
 
 
-_since_clear = itertools.count(1)
+_tests = itertools.count(1)
 
 
-def pytest_runtest_teardown(item, nextitem):
-    """Drop compiled programs now and then, between files: kept for ever, they fill gigabytes."""
-    global _since_clear
-    ends = nextitem is None or nextitem.path != item.path
-    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and ends and _crowded():
+def pytest_runtest_teardown():
+    """Drops compiled programs when they crowd a worker: kept for ever, they fill gigabytes and all mappings."""
+    if next(_tests) % TESTS_BETWEEN_LOOKS == 0 and _crowded():
         jax.clear_caches()
-        _since_clear = itertools.count(1)
 
 
 @pytest.fixture
