@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._numerics import nonzero
+from .._numerics import nonzero, norm, scaled, unit
 
 
 # Products between two looks at the estimate, and the most.
@@ -39,7 +39,7 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
         moved = ravel_pytree(product(unravel(now)))[0] - beta * before
         alpha = jnp.sum(now * moved)
         rest = moved - alpha * now
-        size = jnp.linalg.norm(rest)
+        size = norm(rest)
         # An exhausted space has rounding left over: it must not start a copy of the spectrum.
         alive = ~(size <= 10 * jnp.finfo(zero.dtype).eps * jnp.abs(alpha))  # NaN lives on, and is seen
         size = jnp.where(alive, size, 0)
@@ -61,7 +61,7 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
         return k + BLOCK, vectors, tridiagonal, value, close | (k + BLOCK >= rows) | ~jnp.isfinite(value)
 
     one = jnp.zeros((), zero.dtype)
-    vectors = zero, start / jnp.linalg.norm(start), one
+    vectors = zero, unit(start), one
     tridiagonal = jnp.zeros(rows, zero.dtype), jnp.zeros(rows, zero.dtype), jnp.zeros(rows, bool)
     first = jnp.zeros((), int), vectors, tridiagonal, one - jnp.inf, jnp.zeros((), bool)
     return jax.lax.while_loop(lambda carry: ~carry[-1], block, first)[3]
@@ -72,6 +72,9 @@ def _largest_of_tridiagonal(diagonal: Float[Array, " rows"], off: Float[Array, "
 
     LAPACK's `eigvalsh` of the whole matrix took longer than the products that it is made of.
     """
+    # Squares are taken of it.
+    both, size = scaled(jnp.concatenate([diagonal, off]))
+    diagonal, off = jnp.split(both, [diagonal.size])
     sides = jnp.pad(jnp.abs(off), 1)
     low, high = jnp.max(diagonal), jnp.max(diagonal + sides[:-1] + sides[1:])  # it lies between (Gershgorin)
     rows = diagonal, jnp.pad(off, (1, 0)) ** 2
@@ -94,4 +97,4 @@ def _largest_of_tridiagonal(diagonal: Float[Array, " rows"], off: Float[Array, "
 
     tiny = jnp.finfo(diagonal.dtype).tiny
     low, high = jax.lax.fori_loop(0, digits, narrow, (low, high))
-    return high
+    return size * high

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core import Problem, Quantity, View
-from .._numerics import norm
+from .._numerics import norm, scaled
 from ._groups import find_groups, relative_sizes
 from ._layers import layer_names, layers_of, Product, values
 from ._observable import Observable
@@ -30,6 +30,7 @@ def _alignment(view: View) -> Float[Array, " layers"]:
 
 def _aligned(item: Product, change: Array, data: Array) -> Float[Array, ""]:
     """|dW h|/(|dW| |h|), the norms over everything; h counts as often as the product reads it."""
+    change, data = scaled(change)[0], scaled(data)[0]  # the ratio is free of their sizes, and squares overflow
     ordered = lambda one, two: (one, two) if item.step.inputs[0] == item.weights else (two, one)
     (read,) = item.step.call(*ordered(jnp.ones_like(change), data**2))
     (moved,) = item.step.call(*ordered(change, data))

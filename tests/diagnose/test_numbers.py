@@ -43,6 +43,14 @@ def test_the_largest_eigenvalue_may_be_negative(eigenvalues):
     np.testing.assert_allclose(found, max(eigenvalues), rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+def test_the_largest_eigenvalue_over_decades(size):
+    """Squares of eigenvalues are neither lost nor infinite, in float32 as in float64."""
+    diagonal = jnp.asarray(size * np.linspace(-1, 2, 40), jnp.float32)
+    found = largest_eigenvalue(lambda v: diagonal * v, diagonal)
+    np.testing.assert_allclose(found, 2 * size, rtol=1e-5)
+
+
 def test_a_critical_rate_takes_fewer_than_ten_forward_passes():
     seen = []
 

@@ -164,6 +164,22 @@ def test_update_alignment():
     assert np.all(np.isnan(_read(observe.update_alignment(), _start(view))))
 
 
+def test_update_alignment_over_decades():
+    """Squares of neither the change nor the data overflow or vanish."""
+    view = _view()
+    problem, params = view.problem, view.params
+    expected = _read(observe.update_alignment(), view)[0]
+    change = params.weights[0] - problem.params.weights[0]
+    most = float(jnp.finfo(change.dtype).max)
+    for size in (most**-0.7, most**0.7):
+        start = eqx.tree_at(lambda p: p.net.weights[0], problem, jnp.zeros_like(change))
+        moved = eqx.tree_at(lambda p: p.weights[0], params, size * change)
+        for inputs in (1.0, 1 / size):
+            scaled = eqx.tree_at(lambda p: p.x, start, inputs * problem.x)
+            found = _read(observe.update_alignment(), View(scaled, view.t, moved))[0]
+            np.testing.assert_allclose(found, expected, rtol=cases.eps(100))
+
+
 class _Two(eqx.Module):
     """A convolution and a matrix, in plain JAX."""
 
