@@ -15,7 +15,7 @@ from .. import nets
 from .._checks import describe, require_size
 from .._core import Problem
 from .._numerics import unwatched
-from ..observe._internal import read_program, run_program, TappedProgram
+from ..observe._internal import read_program, root_mean_square, run_program, TappedProgram
 from ._dataset import dataset
 from ._figure import draw_coordinates
 from ._finite import ending, SMALLER
@@ -228,11 +228,6 @@ def _measure(problem: Problem, end: PyTree) -> Array:
     before, after = (run_program(program, params, problem.x) for params in (problem.params, end))
     changes = [root_mean_square(b - a) for a, b in zip(before, after, strict=True)]
     return jnp.stack([jnp.stack(list(map(root_mean_square, before))), jnp.stack(changes)])
-
-
-def root_mean_square(values: Array) -> Array:
-    """The size of a typical entry."""
-    return jnp.sqrt(jnp.mean(jnp.asarray(values) ** 2))
 
 
 def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool, lost: bool) -> tuple[str, bool]:

@@ -96,7 +96,7 @@ class Monitor:
                 item.require(problem)
         self.every, self.log = require_size(every, "every"), log
         self._rows: dict[int, dict[str, np.ndarray]] = {}
-        self._params: list[np.ndarray | Array] = []  # at the last row
+        self._params: list[np.ndarray] = []  # at the last row
         self._kernel: Array | None = None  # at the start, once it is known
         self._names: dict[str, tuple[str, ...]] = {}
 
@@ -135,8 +135,7 @@ class Monitor:
         now = given_params(self.problem, params)
         with unwatched():
             values = self._look(now, _leaves(opt_state), jnp.asarray(int(number), self.problem.x.dtype))
-        # Copies: a loop may give the memory of its parameters to the next step.
-        return self._keep(int(number), values, [jnp.array(leaf) for leaf in jax.tree.leaves(now)])
+        return self._keep(int(number), values, jax.tree.leaves(now))
 
     def _look(self, params: PyTree, state: list[Any] | None, t: Float[Array, ""]) -> Values:
         compared = [item for item in self.observe if item.needs is Quantity.KERNEL]
@@ -155,9 +154,10 @@ class Monitor:
         return self._flat(values)
 
     def _keep(self, step: Any, values: dict[str, Any], params: list[Any]) -> dict[str, float]:
-        number, rows = int(step), {name: np.asarray(value) for name, value in values.items()}
+        # Copies: the memory of a loop's parameters goes to its next step, and that of a callback back to the program.
+        number, rows = int(step), {name: np.array(value) for name, value in values.items()}
         if not self._rows or number >= max(self._rows):
-            self._params = params
+            self._params = [np.array(leaf) for leaf in params]
         self._rows[number] = rows
         row = {name: float(value) for name, value in self._flat(rows).items()}
         if self.log is not None:
@@ -228,7 +228,7 @@ class Monitor:
         data: dict[str, Any] = {}
         coords: dict[str, Any] = {"step": steps}
         for item in self.observe:
-            values = np.stack([self._rows[step][item.name] for step in steps])
+            values = self._values(item)
             data[item.name] = (("step", *item.dims), values, {"unit": item.unit})
             if item.names is not None:
                 coords[item.dims[0]] = list(self._labels(item, values.shape[1]))
@@ -239,6 +239,9 @@ class Monitor:
         if not self._rows:
             raise ValueError("this monitor has seen no step yet: call monitor(step, params) in the loop")
         return sorted(self._rows)
+
+    def _values(self, item: Observable) -> np.ndarray:
+        return np.stack([self._rows[step][item.name] for step in sorted(self._rows)])
 
     def diagnosis(self) -> Diagnosis:
         """The `js.diagnose_checkpoints` of the start and the last row, on the samples of the problem.
@@ -257,7 +260,7 @@ class Monitor:
         steps = self._steps()
         panels = []
         for item in self.observe:
-            values = np.stack([self._rows[step][item.name] for step in steps])
+            values = self._values(item)
             if values.ndim <= 2:
                 labels = self._labels(item, values.shape[1]) if values.ndim == 2 else ()
                 panels.append((item.name, item.unit, values, labels))
@@ -270,8 +273,8 @@ class Monitor:
         """All that has been seen, as a nested dict of arrays, for orbax or Equinox to save; `restore` takes it back."""
         jax.effects_barrier()
         steps = sorted(self._rows)
-        rows = {item.name: np.stack([self._rows[step][item.name] for step in steps]) for item in self.observe if steps}
-        params = {str(index): np.asarray(leaf) for index, leaf in enumerate(self._params)}
+        rows = {item.name: self._values(item) for item in self.observe if steps}
+        params = {str(index): leaf for index, leaf in enumerate(self._params)}
         return {"step": np.asarray(steps, np.int64), "rows": rows, "params": params}
 
     def like(self, rows: int, opt_state: Any = None) -> dict[str, Any]:

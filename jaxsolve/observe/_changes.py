@@ -17,7 +17,8 @@ def _size(tree: PyTree) -> Float[Array, ""]:
     return safe_sqrt(jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)])))
 
 
-def _root_mean_square(values: Float[Array, "..."]) -> Float[Array, ""]:
+def root_mean_square(values: Float[Array, "..."]) -> Float[Array, ""]:
+    """The size of a typical entry."""
     return safe_sqrt(jnp.mean(values**2))
 
 
@@ -35,12 +36,12 @@ def _weight_change(view: View):
 
 def _output_change(view: View):
     problem = view.problem
-    return _root_mean_square(view.outputs - (0 if view.from_zero else problem.outputs(problem.params)))
+    return root_mean_square(view.outputs - (0 if view.from_zero else problem.outputs(problem.params)))
 
 
 def _test_output_change(view: View):
     problem = view.problem
-    return _root_mean_square(view.test_outputs - (0 if view.from_zero else problem.test_outputs(problem.params)))
+    return root_mean_square(view.test_outputs - (0 if view.from_zero else problem.test_outputs(problem.params)))
 
 
 def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[Float[Array, "n ..."]]:
@@ -77,7 +78,7 @@ def _velocity(view: View):
     velocities = jax.jvp(read, (view.params,), (direction,))[1]
     # Padding does not move, and does not count.
     padding = [1.0 if units is None else v.shape[1] / units for v in velocities]
-    return jnp.stack([_root_mean_square(v) * share**0.5 for v, share in zip(velocities, padding, strict=True)])
+    return jnp.stack([root_mean_square(v) * share**0.5 for v, share in zip(velocities, padding, strict=True)])
 
 
 def weight_change() -> Observable:

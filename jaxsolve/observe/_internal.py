@@ -1,5 +1,6 @@
 """Names of this room that other rooms use, and users do not."""
 
+from ._changes import root_mean_square as root_mean_square
 from ._critical_rate import critical_multiple as critical_multiple
 from ._groups import find_groups as find_groups, Groups as Groups, relative_sizes as relative_sizes
 from ._lanczos import largest_eigenvalue as largest_eigenvalue

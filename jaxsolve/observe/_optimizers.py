@@ -7,6 +7,7 @@ import optax
 from jaxtyping import Array, Bool, PyTree
 
 from .._core import Problem, View
+from .._numerics import all_finite
 from ..dynamics._internal import Optimizer
 
 
@@ -73,6 +74,4 @@ def next_update(problem: Problem, optimizer: Optimizer, params: PyTree, state: P
 
 def is_step(update: PyTree) -> Bool[Array, ""]:
     """True if an update is finite and not 0."""
-    leaves = jax.tree.leaves(update)
-    moves = jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in leaves]))
-    return moves & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+    return jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(update)])) & all_finite(update)

@@ -90,10 +90,9 @@ class _Stability:
                 f"the stability of {optimizer.name} is not known: {why}; observe.critical_rate(optimizer) serves any"
             )
         rates = linear_rates(problem, optimizer, params, state)
-        leaves = [jnp.ravel(leaf) for leaf in jax.tree.leaves(rates)]
         # Steps up the gradient, or of the size of no gradient, have no limit that is known.
-        every = jnp.concatenate(leaves)
-        known = jnp.all(jnp.isfinite(every) & (every >= 0)) & jnp.any(every > 0)
+        least, most = (jnp.stack([of(leaf) for leaf in jax.tree.leaves(rates)]) for of in (jnp.min, jnp.max))
+        known = jnp.all((least >= 0) & (most < jnp.inf)) & jnp.any(most > 0)
         rates = jax.tree.map(lambda rate: jnp.where(known, rate, 1), rates)
         return jnp.where(known, _eigenvalues(problem, params, rates, self.count) / 2, jnp.nan)
 
