@@ -163,21 +163,34 @@ class Patches(AbstractMeeting):
     data_order: tuple[int, ...]  # of the data's axes: batch, channels, space
     window: tuple[int, ...]
     column_order: tuple[int, ...]  # of (channels, *window), as the base has them
-    details: tuple[tuple[str, Any], ...]
+    # Of each dimension of space, as `conv_general_dilated` has them.
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    lhs_dilation: tuple[int, ...]
+    rhs_dilation: tuple[int, ...]
 
     def operand(self, value: Any) -> Float[Array, "n positions groups columns"]:
         images = jnp.transpose(value, (0, *(axis + 1 for axis in self.data_order)))
-        n, batch, channels, *space = images.shape
-        # The samples, and what batch axis the network itself has, are one batch axis for the convolution.
-        images = images.reshape(n * batch, channels, *space)
-        patches = jax.lax.conv_general_dilated_patches(images, self.window, **dict(self.details))
-        groups, dims = self.split.groups, len(self.window)
-        # Channels of patches are (channels, *window), channels slowest: those of one group are neighbors.
-        shaped = patches.reshape(n, batch, groups, channels // groups, *self.window, *patches.shape[2:])
-        # Axes of `shaped`: sample, batch, group, channel of the group, window, space.
-        pixels = (1, *range(4 + dims, 4 + 2 * dims))
-        moved = jnp.transpose(shaped, (0, *pixels, 2, *(3 + axis for axis in self.column_order)))
+        # Axes: sample, batch, channels, then the window and the pixels of each dimension of space in turn.
+        patches = self._cut(images)
+        n, batch, channels, *space = patches.shape
+        groups = self.split.groups
+        shaped = patches.reshape(n, batch, groups, channels // groups, *space)
+        pixels, columns = (1, *range(5, shaped.ndim, 2)), (3, *range(4, shaped.ndim, 2))
+        moved = jnp.transpose(shaped, (0, *pixels, 2, *(columns[axis] for axis in self.column_order)))
         return moved.reshape(n, self.positions, groups, self.columns)
+
+    def _cut(self, images: Array) -> Array:
+        """What the window sees at every pixel, by slices: XLA's own patches, a convolution, take five times as long."""
+        edges = ((0, 0, 0),) * 3
+        gaps = ((low, high, gap - 1) for (low, high), gap in zip(self.padding, self.lhs_dilation, strict=True))
+        patches = jax.lax.pad(images, jnp.zeros((), images.dtype), (*edges, *gaps))
+        for index, (size, stride, gap) in enumerate(zip(self.window, self.strides, self.rhs_dilation, strict=True)):
+            axis = 3 + 2 * index
+            last = patches.shape[axis] - (size - 1) * gap  # one beyond the last place of the window's first entry
+            seen = (jax.lax.slice_in_dim(patches, k * gap, k * gap + last, stride, axis) for k in range(size))
+            patches = jnp.stack(list(seen), axis)
+        return patches
 
     @property
     def held_apart(self) -> int:
@@ -203,7 +216,10 @@ def conv(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) -> P
         data_order=tuple(numbers.lhs_spec),
         window=tuple(view.shape[axis] for axis in space),
         column_order=tuple(by_base),
-        details=tuple((name, params[name]) for name in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")),
+        strides=tuple(params["window_strides"]),
+        padding=tuple(map(tuple, params["padding"])),
+        lhs_dilation=tuple(params["lhs_dilation"]),
+        rhs_dilation=tuple(params["rhs_dilation"]),
     )
 
 
