@@ -1,6 +1,7 @@
 """The interface that every network offers to the rest of the library."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -110,6 +111,11 @@ def rates(net: Any) -> PyTree:
         >>> [float(eta) for eta in js.nets.rates(net).weights]
         [1.0, 0.5]
     """
+    return _rates(net, lambda leaf: jnp.ones((), jnp.result_type(leaf)))
+
+
+def _rates(net: Any, one: Callable[[Any], Any]) -> PyTree:
+    """The rates of a network, with `one(leaf)` at arrays that have none of their own."""
     require_settings(net, "this network")
     if isinstance(net, jax.tree_util.Partial):
         _refuse_numbers(net)
@@ -119,7 +125,7 @@ def rates(net: Any) -> PyTree:
             return jax.tree.map(lambda _: None, part)
         if _is_whole(part):
             return part.rates()
-        return jnp.ones((), jnp.result_type(part)) if eqx.is_inexact_array(part) else None
+        return one(part) if eqx.is_inexact_array(part) else None
 
     return jax.tree.map(rate, net, is_leaf=lambda part: _is_whole(part) or isinstance(part, eqx.nn.State))
 
@@ -156,7 +162,9 @@ def partition(net: Any) -> tuple[PyTree, PyTree]:
         [(3, 2), (1, 3)]
     """
     # A None is no leaf of a tree, but has to count as one here: it marks what does not train.
-    trained = jax.tree.map(lambda rate: rate is not None, rates(net), is_leaf=lambda leaf: leaf is None)
+    trained = jax.tree.map(
+        lambda rate: rate is not None, _rates(net, lambda _: True), is_leaf=lambda leaf: leaf is None
+    )
     params, rest = eqx.partition(net, trained)
     # As JAX has them: NumPy's may be of wider dtypes.
     return jax.tree.map(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 
 from ..._checks import require_flag, require_size, warn_of_rounded_products
 from ..._numerics import warn_of_wrong_version
-from ...nets import rates
+from ...nets import partition
 from ._capture import outline
 from ._check import certify
 from ._inputs import check_inputs, check_network, check_rates
@@ -47,7 +47,7 @@ def unit_rates(net: Any) -> PyTree:
         True
     """
     check_network(net)
-    return jax.tree.map(jnp.ones_like, rates(net))
+    return jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), partition(net)[0])
 
 
 def empirical(

@@ -24,7 +24,9 @@ def check_inputs(
         if x is not None or name == names[0]:
             _check(net, dtypes, x, name)
     # The program of a network is read for inputs of one kind.
-    kinds = {(x.shape[1:], jnp.asarray(x[:0]).dtype) for x in (x1, x2) if x is not None}  # as JAX has them
+    kinds = {
+        (x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in (x1, x2) if x is not None
+    }  # as JAX has them
     if len(kinds) > 1:
         raise ValueError(
             f"{names[0]} and {names[1]} must hold inputs of one shape and dtype, got {describe(x1)} and {describe(x2)}"

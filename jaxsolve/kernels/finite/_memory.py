@@ -63,17 +63,18 @@ def choose_tiling(
         MemoryError: even the smallest tiles exceed the budget; without one, the tiling exceeds half of the free memory.
     """
     n, m, out_size = x1.shape[0], None if x2 is None else x2.shape[0], outline.capture.out_size
-    found_tilings = tilings(n, m, outputs.rows(out_size))
+    known = found_tilings = tilings(n, m, outputs.rows(out_size))
     of = lambda tiling, outputs: estimate(outline, n, m, outputs, tiling, by_layer=by_layer)
-    allowed, smallest = budget, min(found_tilings, key=lambda tiling: of(tiling, outputs).total)
+    smallest = lambda: min(known, key=lambda tiling: of(tiling, outputs).total)
+    allowed = budget
     if allowed is None:
         beside = lambda tiling: of(tiling, outputs)._replace(kernel=0).total
-        found_tilings = [next((tiling for tiling in found_tilings if beside(tiling) <= WORK), smallest)]
+        found_tilings = [next((tiling for tiling in found_tilings if beside(tiling) <= WORK), None) or smallest()]
         allowed = _half_of_free()
     for tiling in found_tilings:
         if of(tiling, outputs).total <= allowed:
             return tiling
-    least = of(smallest, outputs)
+    least = of(smallest(), outputs)
     traced = of(found_tilings[-1], Outputs.TRACE)
     fits = (
         f"trace=True would need {readable(traced.total)}"
