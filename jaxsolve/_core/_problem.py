@@ -157,7 +157,7 @@ class Problem(eqx.Module):
         return out.shape[0]
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
-        found, error = attempt(shape_and_rule, self.net, x[0])
+        found, error = attempt(shape_and_rule, self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
         if isinstance(error, jax.errors.JAXTypeError):
             raise error  # a network that branches on traced values, about which JAX says more
         if error is not None:

@@ -19,7 +19,7 @@ from ._examine import test_loss
 from ._lens import inside, Lens, suited, through, with_inside
 from ._movement import progress as progress_of, relative_change, whole_kernel
 from ._stability import gradient, moves
-from ._train import begin, objective, train
+from ._train import objective, train
 from ._verdict import side
 
 
@@ -79,6 +79,7 @@ def before(
     few: Problem,
     eta: PyTree,
     optimizer: optax.GradientTransformation,
+    state: PyTree,
     steps: int,
     batch_size: int | None,
     key: Any,
@@ -92,11 +93,11 @@ def before(
         probe, few: the same of the samples to look at, and of few of them, for kernels.
         eta: the learning rates that kernels are weighted with.
         optimizer, steps, batch_size, key: of the training.
+        state: of the optimizer at the start.
         verify: whether to train on both sides of the multiplier.
     """
     descent = Descent(suited(optimizer, problem.net), rate=1.0)
-    state = begin(descent, few, jnp.asarray([0.0, 1.0], few.x.dtype))
-    ahead, update = _first_step(few, descent.optimizer, state.optimizer_state)
+    ahead, update = _first_step(few, descent.optimizer, state)
     curved = curvature(few, few.params, update)
     findings = {
         "chizat_ratio": side(float(curved.ratio), _thresholds.CURVATURE, "lazy, to second order along the gradient")
@@ -135,7 +136,9 @@ def before(
         return Before(findings, {}, None, None, [], notes, stuck)
     # Carried on to the end of linearized training, whose displacement is in proportion to its progress.
     displacement = jax.tree.map(
-        lambda new, old: (new - old) / min(progress, 1.0), with_inside(problem.params, inside(end)), problem.params
+        lambda new, old: (np.asarray(new) - np.asarray(old)) / min(progress, 1.0),
+        with_inside(problem.params, inside(end)),
+        problem.params,
     )
     found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value)
     if found is None:

@@ -81,7 +81,6 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
         displacement: Delta, of linearized training to its end.
         limit: the change that ends the kernel regime.
     """
-    moved = lambda scale: jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
     before = whole_kernel(problem, problem.params, eta)
     if not np.any(np.asarray(before)):
         return None
@@ -90,7 +89,7 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     seen: list[tuple[float, float]] = []
 
     def change(scale: float) -> float:
-        value = float(kernels.relative_change(whole_kernel(problem, moved(scale), eta), before))
+        value = float(_change(problem, eta, displacement, before, jnp.asarray(scale, problem.x.dtype)))
         seen.append((scale, value))
         # A kernel that overflows has moved beyond any limit.
         return value if np.isfinite(value) else np.inf
@@ -116,3 +115,9 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     else:
         multiplier = 0.0 if np.isfinite(low) else np.inf
     return Crossover(multiplier, scales, changes)
+
+
+@eqx.filter_jit
+def _change(problem: Problem, eta: PyTree, displacement: PyTree, before: Array, scale: Float[Array, ""]) -> Array:
+    moved = jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
+    return kernels.relative_change(whole_kernel(problem, moved, eta), before)

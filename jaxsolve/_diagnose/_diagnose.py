@@ -125,8 +125,9 @@ def diagnose(
     updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
     eta, still = moving_rates(probe, params, updates)
     seen = examine(probe, eta, places, params, say)
+    at_start = training.checkpoints[0].state
     say("looking for the multiplier at which the regime changes")
-    ahead = before(problem, probe, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
+    ahead = before(problem, probe, few, eta, optimizer, at_start, steps, batch_size, batch_key, verify=verify)
     verdict = decide(seen, training.diverged, ahead.linearized_change)
     stable = step_stability(probe, held, training.checkpoints, say)
 

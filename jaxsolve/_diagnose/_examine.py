@@ -89,7 +89,7 @@ def examine(
     first = compare_kernels(probe, start, start)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     end = checkpoints[-1]
-    change = jax.tree.map(lambda a, b: a - b, end, checkpoints[0])
+    change = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), end, checkpoints[0])
     by_group = {
         "update": np.asarray(relative_sizes(change, checkpoints[0], groups)),
         "kernel_change": np.asarray(compared.group_change),
@@ -131,7 +131,7 @@ def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, kernel:
     """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
     net, ntk = probe.network(params), jnp.asarray(kernel)
     found = kernels.check(net, probe.x, ntk, eta=eta, key=jax.random.key(0), samples=CERTIFIED)
-    if found.error > found.bound:  # what is not finite is no doubt about the compiler
+    if float(found.error) > found.bound:  # what is not finite is no doubt about the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 
 

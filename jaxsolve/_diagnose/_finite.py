@@ -23,7 +23,7 @@ SMALLER = "take a smaller rate"  # where there is nothing else to advise
 
 def check_finite(problem: Problem, params: PyTree, when: str) -> None:
     """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
-    f = np.asarray(_outputs(problem, params))
+    f, value = map(np.asarray, _outputs_and_loss(problem, params))
     bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
     if bad:
         raise ValueError(
@@ -31,7 +31,6 @@ def check_finite(problem: Problem, params: PyTree, when: str) -> None:
             "down, or look for a division by zero or a logarithm in the network; of one that has diverged give an "
             "earlier checkpoint"
         )
-    value = float(problem.loss.value(jnp.asarray(f), problem.y))
     if not np.isfinite(value):
         largest = lambda array: f"{float(np.max(np.abs(array))):.2g}"
         raise ValueError(
@@ -149,5 +148,6 @@ def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves
 
 
 @eqx.filter_jit
-def _outputs(problem: Problem, params: PyTree) -> Array:
-    return problem.outputs(params)
+def _outputs_and_loss(problem: Problem, params: PyTree) -> tuple[Array, Array]:
+    f = problem.outputs(params)
+    return f, problem.loss.value(f, problem.y)

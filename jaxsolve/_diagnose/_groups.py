@@ -17,7 +17,9 @@ def masked_rates(eta: PyTree, groups: Groups) -> PyTree:
     """Learning rates, one row per group: its own are kept, all others are 0."""
     masks = np.array([[float(group == index) for group in groups.of_leaf] for index in range(len(groups.names))])
     leaves, structure = jax.tree.flatten(eta)
-    return jax.tree.unflatten(structure, [rate * jnp.asarray(masks[:, i], rate.dtype) for i, rate in enumerate(leaves)])
+    return jax.tree.unflatten(
+        structure, [np.asarray(rate) * masks[:, i].astype(rate.dtype) for i, rate in enumerate(leaves)]
+    )
 
 
 def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -31,7 +30,8 @@ def moving_rates(
             are, tells.
     """
     start = checkpoints[0]
-    moved = _anywhere(jax.tree.map(jnp.subtract, params, start) for params in checkpoints)
+    difference = lambda one, two: np.asarray(one) - np.asarray(two)
+    moved = _anywhere(jax.tree.map(difference, params, start) for params in checkpoints)
     if not moved.any() or moved.all():
         return probe.eta, []
     hidden = _lost(start, checkpoints[-1], gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
