@@ -69,6 +69,7 @@ def diagnose(
         y: targets, as the loss takes them.
         loss: as for `js.Problem`; None takes MSE.
         optimizer: an optax transformation, such as `optax.adam(1e-3)`: the one you train with. None takes Adam at 1e-3.
+            With an array for its rate, `optax.adam(jnp.asarray(1e-3))`, another rate compiles nothing.
         steps: steps of training. Enough for the loss to fall visibly.
         test: (x, y) of a test set, or None.
         centered: whether to train f - f_0.
