@@ -164,7 +164,7 @@ def _oscillating(n: int) -> Any:
         scaling=js.nets.Scaling.ntk(sigma=1.5),
         key=jr.key(0),
     )
-    between = x[:-1] + 0.5 * (x[1] - x[0])
+    between = (x[:-1] + x[1:]) / 2
     return js.kernels.infinite(net, x).ntk, jnp.sin(x) + jnp.sin(2 * x), js.kernels.infinite(net, between, x).ntk
 
 
@@ -207,7 +207,7 @@ def _moved(small: bool) -> Iterator[Case]:
                     "covariance": jnp.stack([one.covariance for one in each]),
                 },
                 KERNEL,
-                floors={"covariance": 10 * float(jnp.finfo(jnp.float32).eps * jnp.max(a[0]))},
+                floors={"covariance": 10 * float(jnp.finfo(jnp.float32).eps) * float(jnp.max(a[0]))},
             )
 
         if "classes" not in name:
