@@ -18,7 +18,7 @@ from ._diagnosis import Finding
 from ._examine import test_loss
 from ._lens import inside, Lens, suited, through, with_inside
 from ._movement import progress as progress_of, relative_change, whole_kernel
-from ._stability import gradient, moves
+from ._stability import difference, gradient, moves
 from ._train import objective, train
 from ._verdict import side
 
@@ -135,11 +135,8 @@ def before(
         )
         return Before(findings, {}, None, None, [], notes, stuck)
     # Carried on to the end of linearized training, whose displacement is in proportion to its progress.
-    displacement = jax.tree.map(
-        lambda new, old: (np.asarray(new) - np.asarray(old)) / min(progress, 1.0),
-        with_inside(problem.params, inside(end)),
-        problem.params,
-    )
+    made = difference(with_inside(problem.params, inside(end)), problem.params)
+    displacement = jax.tree.map(lambda leaf: leaf / min(progress, 1.0), made)
     found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value)
     if found is None:
         findings["crossover_multiplier"] = Finding(float("nan"), _thresholds.MULTIPLIER, f"not known: {NO_KERNEL}")

@@ -16,6 +16,7 @@ from ..observe._internal import find_groups, Groups, relative_sizes
 from ._groups import adjacent, alignments, masked_rates
 from ._lens import inside
 from ._movement import compare_kernels, group_kernels, learnable, movement
+from ._stability import difference
 
 
 # So many samples are looked at where a kernel is compared with gradients.
@@ -89,7 +90,7 @@ def examine(
     first = compare_kernels(probe, start, start)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     end = checkpoints[-1]
-    change = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), end, checkpoints[0])
+    change = difference(end, checkpoints[0])
     by_group = {
         "update": np.asarray(relative_sizes(change, checkpoints[0], groups)),
         "kernel_change": np.asarray(compared.group_change),

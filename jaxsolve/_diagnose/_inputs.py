@@ -197,16 +197,11 @@ def choose(problem: Problem, count: int, key: Any) -> Problem:
     """The problem of `count` samples drawn from it (all, if it has no more): what probes and kernels look at."""
     n = problem.x.shape[0]
     # Sorted, so that samples keep the order in which they were given.
-    chosen = np.arange(n) if n <= count else np.sort(np.asarray(_drawn(key, n))[:count])
+    chosen = np.arange(n) if n <= count else np.sort(np.asarray(jax.random.permutation(key, n))[:count])
     fields = lambda p: (p.x, p.y, p.initial)
     take = lambda array: None if array is None else jax.device_put(np.asarray(array)[chosen])
     values = tuple(map(take, fields(problem)))
     return eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
-
-
-@eqx.filter_jit
-def _drawn(key: Any, n: int) -> Array:
-    return jax.random.permutation(key, n)
 
 
 def same_shapes(nets_given: Any) -> list[Any]:

@@ -13,6 +13,11 @@ def moves(update: PyTree) -> bool:
     return any(bool(np.any(np.asarray(leaf) != 0)) for leaf in jax.tree.leaves(update))
 
 
+def difference(one: PyTree, two: PyTree) -> PyTree:
+    """The difference of two pytrees, as NumPy's arrays: a program for each shape would take longer to compile."""
+    return jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), one, two)
+
+
 def is_finite(tree: PyTree) -> bool:
     """True if no entry of a pytree of arrays is NaN or infinite."""
     return all(bool(np.all(np.isfinite(np.asarray(leaf)))) for leaf in jax.tree.leaves(tree))

@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from .._core import Problem
 from ._lens import inside
-from ._stability import gradient
+from ._stability import difference, gradient
 
 
 NAMED = 6  # more are counted
@@ -30,8 +30,7 @@ def moving_rates(
             are, tells.
     """
     start = checkpoints[0]
-    difference = lambda one, two: np.asarray(one) - np.asarray(two)
-    moved = _anywhere(jax.tree.map(difference, params, start) for params in checkpoints)
+    moved = _anywhere(difference(params, start) for params in checkpoints)
     if not moved.any() or moved.all():
         return probe.eta, []
     hidden = _lost(start, checkpoints[-1], gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)

@@ -38,7 +38,7 @@ def make(sigma):
     return js.Problem(net, *line.train)
 """
 # What jaxsolve imports late. Each of these in the working directory leaves a note and fails.
-LATE = ("xarray", "zarr", "matplotlib", "tomllib", "sklearn", "jaxsolve_plugin")
+LATE = ("xarray", "zarr", "filelock", "matplotlib", "tomllib", "sklearn", "jaxsolve_plugin")
 TRAP = "import pathlib\npathlib.Path(__file__).with_suffix('.sprung').touch()\nraise SystemExit(99)\n"
 
 

@@ -23,10 +23,8 @@ def check_inputs(
     for name, x in zip(names, (x1, x2), strict=True):
         if x is not None or name == names[0]:
             _check(net, dtypes, x, name)
-    # The program of a network is read for inputs of one kind.
-    kinds = {
-        (x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in (x1, x2) if x is not None
-    }  # as JAX has them
+    # The program of a network is read for inputs of one kind, in the dtypes that JAX gives them.
+    kinds = {(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in (x1, x2) if x is not None}
     if len(kinds) > 1:
         raise ValueError(
             f"{names[0]} and {names[1]} must hold inputs of one shape and dtype, got {describe(x1)} and {describe(x2)}"

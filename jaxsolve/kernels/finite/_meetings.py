@@ -181,7 +181,8 @@ class Patches(AbstractMeeting):
         return moved.reshape(n, self.positions, groups, self.columns)
 
     def _cut(self, images: Array) -> Array:
-        """What the window sees at every pixel, by slices: XLA's own patches, a convolution, take five times as long."""
+        """Returns the patches of images: for each axis of space one of the window and one of pixels."""
+        # By slices: XLA's own patches are a convolution, which takes five times as long on a CPU.
         edges = ((0, 0, 0),) * 3
         gaps = ((low, high, gap - 1) for (low, high), gap in zip(self.padding, self.lhs_dilation, strict=True))
         patches = jax.lax.pad(images, jnp.zeros((), images.dtype), (*edges, *gaps))

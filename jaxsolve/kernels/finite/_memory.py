@@ -63,9 +63,9 @@ def choose_tiling(
         MemoryError: even the smallest tiles exceed the budget; without one, the tiling exceeds half of the free memory.
     """
     n, m, out_size = x1.shape[0], None if x2 is None else x2.shape[0], outline.capture.out_size
-    known = found_tilings = tilings(n, m, outputs.rows(out_size))
+    found_tilings = tilings(n, m, outputs.rows(out_size))
     of = lambda tiling, outputs: estimate(outline, n, m, outputs, tiling, by_layer=by_layer)
-    smallest = lambda: min(known, key=lambda tiling: of(tiling, outputs).total)
+    smallest = lambda tilings=found_tilings: min(tilings, key=lambda tiling: of(tiling, outputs).total)
     allowed = budget
     if allowed is None:
         beside = lambda tiling: of(tiling, outputs)._replace(kernel=0).total
