@@ -31,6 +31,8 @@ FLAGS = {
 }
 WATCHES = [jax.debug_nans, jax.debug_infs]
 TS = [0.0, 1.0]
+# A start from which a margin is reached in both precisions. From some no neuron sees two of the samples.
+LEARNS = 3
 
 
 @functools.cache
@@ -40,13 +42,14 @@ def _problems(dtype: str = "default"):
     kind = jnp.result_type(float) if dtype == "default" else jnp.dtype(dtype)
     x, y = jnp.asarray(x, kind), jnp.asarray(y, kind)
     key, scaling = jax.random.key(0), js.nets.Scaling.ntk()
-    net = js.nets.MLP(
-        in_size=2, out_size=1, width_size=4, depth=1, activation="relu", scaling=scaling, key=key, dtype=kind
+    net, learner = (
+        js.nets.MLP(in_size=2, out_size=1, width_size=4, depth=1, activation="relu", scaling=scaling, key=k, dtype=kind)
+        for k in (key, jax.random.key(LEARNS))
     )
     line = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=scaling, key=key, dtype=kind)
     return {
         "net": js.Problem(net, x, y, test=(x[:2], y[:2])),
-        "margin": js.Problem(net, x, y, loss=js.losses.Logistic()),
+        "margin": js.Problem(learner, x, y, loss=js.losses.Logistic()),
         "line": js.Problem(line, jnp.ones((1, 1), kind), jnp.ones((1, 1), kind)),
     }
 
