@@ -1,9 +1,9 @@
 """The command `jaxsolve`."""
 
 from .. import _extras
-from ._guard import installed_modules_only
+from . import _guard
 
 
 # JAX imports at once what may be installed beside it, such as filelock.
-with _extras.needs("cli", "the command jaxsolve"), installed_modules_only():
+with _extras.needs("cli", "the command jaxsolve"), _guard.installed_modules_only():
     from ._main import main as main
