@@ -114,7 +114,7 @@ def compare(
         if not isinstance(dynamics, AbstractDynamics):
             raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     require_problem(problem)
-    wanted = jnp.atleast_1d(read_times(ts, problem.x.dtype))
+    wanted = jnp.atleast_1d(read_times(ts, problem.dtype))
     dynamics_list = [resolve(dynamics, problem, wanted) for dynamics in dynamics_list]
     names = _distinct([dynamics.name for dynamics in dynamics_list])
     first, *others = dynamics_list
@@ -149,7 +149,7 @@ def _few(ts: Array) -> str:
 
 def _scales(problem: Problem, observe: Observable | Sequence[Observable]) -> dict[str, Array]:
     """The sizes, at the start, of what is a difference of two terms: near 0 it is no measure of its own errors."""
-    start = View(problem, jnp.zeros((), problem.x.dtype), problem.params)
+    start = View(problem, jnp.zeros((), problem.dtype), problem.params)
     items = (observe,) if isinstance(observe, Observable) else observe
     return {item.name: jnp.asarray(item.scale(start)) for item in items if item.scale is not None}
 

@@ -122,7 +122,7 @@ def solve(
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
     require_settings(dynamics, "this dynamics")
     with unwatched() as watched:
-        times = read_times(ts, problem.x.dtype)
+        times = read_times(ts, problem.dtype)
         with forward_mode(GRADIENTS), one_thread():
             # A choice may look at numbers, and so factorize.
             dynamics = resolve(dynamics, problem, times)

@@ -287,8 +287,10 @@ def test_bad_networks_and_losses():
             return (out, out) if self.shape == "pair" else jnp.broadcast_to(out, self.shape)
 
     w = jnp.asarray(1.0)
-    for shape, found in (((), r"\(\)"), ((2, 1), r"\(2, 1\)"), ("pair", "tuple")):
-        with pytest.raises(ValueError, match=rf"net must map one sample to an array of shape \(c,\) .*, got .*{found}"):
+    for shape, found in (((), r"\(\)"), ("pair", "tuple")):
+        with pytest.raises(
+            ValueError, match=rf"net must map one sample to an array of real numbers, of shape \(c,\) .*, got .*{found}"
+        ):
             Problem(Returns(w, shape), X, Y)
     for number in (lambda out: jax.lax.complex(out, out), lambda out: jnp.round(out).astype(int)):
         with pytest.raises(ValueError, match=r"of real numbers, got .* dtype (complex|int)"):

@@ -1,5 +1,6 @@
 """The loss landscape and the start."""
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from .. import kernels, nets
 from .._checks import (
@@ -26,7 +27,7 @@ from .._checks import (
 from .._numerics import all_finite, hashable, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
 from ..losses import AbstractLoss, MSE
-from ..losses._internal import accepts, find_loss
+from ..losses._internal import accepts, find_loss, fit
 from ..nets._internal import FREEZE, networks_in, takes_state
 
 
@@ -34,9 +35,11 @@ class Problem(eqx.Module):
     """A network at its start, training and test data, and a loss.
 
     Arguments:
-        net: a network from `nets`, or any Equinox module acting on one sample and returning (c,).
-        x: training inputs, shape (n, ...), of the network's dtype.
-        y: training targets, shape (n, c), or whatever the loss accepts (labels, one column).
+        net: a network from `nets`, or any Equinox module acting on one sample and returning (c,), or an array of
+            another shape, such as (T, V) of a sequence. All that is measured is of the outputs as one vector.
+        x: training inputs, shape (n, ...), of the network's dtype; or integers, such as tokens, which stay integers
+            where the network takes them.
+        y: training targets, shape (n, c), or whatever the loss accepts (labels, one column, labels at positions).
         test: (x, y) of the test set, or None.
         loss: a loss, or a function of one sample's output and target.
         centered: whether to train f(w) - f(w_0) instead of f(w). Its rounding is eps |f(w_0)|, and what moves the
@@ -67,14 +70,15 @@ class Problem(eqx.Module):
     """
 
     net: Any
-    x: Float[Array, "n ..."]
-    y: Float[Array, "n out"]
-    x_test: Float[Array, "m ..."] | None
-    y_test: Float[Array, "m out"] | None
+    x: Shaped[Array, "n ..."]
+    y: Shaped[Array, "n target"]
+    x_test: Shaped[Array, "m ..."] | None
+    y_test: Shaped[Array, "m target"] | None
     loss: AbstractLoss
     initial: Float[Array, "n out"] | None  # what `centered` subtracts, on the training and on the test set
     initial_test: Float[Array, "m out"] | None
     state: eqx.nn.State | None
+    out_shape: tuple[int, ...] = eqx.field(static=True)  # of the network's output for one sample
     centered: bool = eqx.field(static=True)  # changes the program
     own_rule: bool = eqx.field(static=True)  # whether the network has a backward rule of its own
 
@@ -92,12 +96,12 @@ class Problem(eqx.Module):
         if not callable(net):
             raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
         self.net, self.state = net, _read_state(net, state)
-        self.loss = find_loss(loss)
+        self.loss, self.out_shape = find_loss(loss), ()
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")
         warn_of_wrong_version()
-        warn_of_rounded_products(self.x.dtype, stacklevel=5)  # two of Equinox's functions call this one
+        warn_of_rounded_products(self.dtype, stacklevel=5)  # two of Equinox's functions call this one
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
         if self.initial is not None:
@@ -126,10 +130,12 @@ class Problem(eqx.Module):
         if jnp.issubdtype(y.dtype, jnp.complexfloating):
             raise ValueError(f"the targets of {which} must be real numbers, got {describe(y)}")
         integers = jnp.issubdtype(x.dtype, jnp.integer)
-        _require_exact(x if integers else given, dtype, which)
-        if integers or x.dtype == jnp.bool_:
-            x = x.astype(dtype)
-        if x.dtype != dtype:
+        whole = integers or x.dtype == jnp.bool_
+        kept = whole and self._takes(x)
+        if not kept:
+            _require_exact(x if integers else given, dtype, which)
+            x = x.astype(dtype) if whole else x
+        if x.dtype != dtype and not kept:
             raise ValueError(
                 f"the inputs of {which} are {x.dtype}, the network is {dtype}; convert one of them, "
                 "for example with x.astype or the network's dtype= argument"
@@ -140,10 +146,21 @@ class Problem(eqx.Module):
             raise ValueError(f"{which} has {x.shape[0]} inputs but its targets are {describe(y)}; need one per input")
         require_finite(x, f"x of {which}")
         require_finite(y, f"y of {which}")
-        out_size = self._out_size(x, which)
-        return x, self.loss.targets(y, out_size).astype(dtype)
+        shape = self._read_shape(x, which)
+        if not self.out_shape:  # the training set comes first
+            self.out_shape = shape
+        if shape != self.out_shape:
+            raise ValueError(f"the network's outputs are of shape {self.out_shape}, but {shape} for inputs of {which}")
+        self.loss, y = fit(self.loss, y, shape)
+        return x, y.astype(dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
 
-    def _out_size(self, x: Array, which: str) -> int:
+    def _takes(self, x: Array) -> bool:
+        """Whether integers go into the network as they are. Those of `js.nets` take floats."""
+        if isinstance(self.net, nets.AbstractNetwork) or self.state is not None or x.ndim == 0:
+            return False
+        return attempt(eqx.filter_eval_shape, self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))[1] is None
+
+    def _read_shape(self, x: Array, which: str) -> tuple[int, ...]:
         if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
             raise ValueError(f"each input of {which} has shape {x.shape[1:]}, the network takes {self.net.in_shape}")
         if self.state is None:
@@ -152,9 +169,12 @@ class Problem(eqx.Module):
             self.own_rule = False  # none is looked for behind a state
             batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
             out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
-        if len(getattr(out, "shape", ())) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
-            raise ValueError(f"net must map one sample to an array of shape (c,) of real numbers, got {describe(out)}")
-        return out.shape[0]
+        if not getattr(out, "shape", ()) or not jnp.issubdtype(out.dtype, jnp.floating):
+            raise ValueError(
+                "net must map one sample to an array of real numbers, of shape (c,) or such as (T, V), got "
+                f"{describe(out)}"
+            )
+        return out.shape
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
         found, error = attempt(shape_and_rule, self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
@@ -168,6 +188,25 @@ class Problem(eqx.Module):
             ) from error
         out, self.own_rule = found
         return out
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the parameters, in which all is computed."""
+        return jax.tree.leaves(self.params)[0].dtype
+
+    @property
+    def out_size(self) -> int:
+        """The number of outputs for one sample, at all positions."""
+        return math.prod(self.out_shape)
+
+    @property
+    def target_rows(self) -> Float[Array, "n out"]:
+        """The training targets as numbers; of labels at positions rows of 0 and 1, all 0 where masked."""
+        if jnp.issubdtype(self.y.dtype, jnp.floating):
+            return self.y
+        if self.y[0].size * self.out_shape[-1] == self.out_size:
+            return jax.nn.one_hot(self.y, self.out_shape[-1], dtype=self.dtype).reshape(len(self.y), -1)
+        return self.y.astype(self.dtype)  # of a loss of the user's own
 
     @property
     def params(self) -> PyTree:
@@ -204,12 +243,12 @@ class Problem(eqx.Module):
         """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
             # Only where it is needed, as it traces the network once more.
-            return jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
+            return _rows(jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x))
         f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
-        return f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]
+        return _rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0])
 
     @hashable
-    def predict(self, params: PyTree, x: Float[Array, "n ..."]) -> Float[Array, "n out"]:
+    def predict(self, params: PyTree, x: Shaped[Array, "n ..."]) -> Float[Array, "n out"]:
         """The trained function on inputs x: f(params), or f(params) - f(start) if centered."""
         f = self._forward(self.network(params), x)
         return f - self._forward(self.net, x) if self.centered else f
@@ -235,7 +274,7 @@ class Problem(eqx.Module):
 
     @hashable
     def kernel(
-        self, params: PyTree, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
+        self, params: PyTree, x1: Shaped[Array, "n ..."], x2: Shaped[Array, "m ..."] | None = None
     ) -> Float[Array, "n out m out"]:
         """The NTK that drives f: eta-weighted, gamma^2 included.
 
@@ -253,7 +292,11 @@ class Problem(eqx.Module):
         # J_1 eta J_2^T, summed over the entries of an array: one rate for each array.
         product = lambda rate, a, b: rate * jnp.tensordot(_by_output(a), _by_output(b), (2, 2))
         terms = jax.tree.map(product, self.eta, rows, columns)
-        return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.x.dtype))
+        return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.dtype))
+
+
+def _rows(f: Float[Array, "n ..."]) -> Float[Array, "n out"]:
+    return f.reshape(f.shape[0], -1)
 
 
 def _by_output(jacobian: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:

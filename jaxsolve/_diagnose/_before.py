@@ -122,7 +122,7 @@ def before(
         )
     exponent = rate_exponent(few, descent.optimizer, few.params, ahead)
 
-    size = problem.y.shape[1]
+    size = problem.out_size
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
     run = train(linear, optimizer, [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
@@ -171,10 +171,10 @@ def _seen_through(problem: Problem, lens: Lens) -> Problem:
 
 def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier: float, exponent: float) -> float:
     """The kernel's change by the end of training with a multiplier, its rate made to suit."""
-    lens = through(problem.net, problem.x, problem.y.shape[1], scale=multiplier)
+    lens = through(problem.net, problem.x, problem.out_size, scale=multiplier)
     # With a multiplier m the gradient is m times as large, so the update m^p times, and what a step adds to f m^(1 + p)
     # times: the rate takes that back.
-    rate = jnp.asarray(multiplier ** -(1 + exponent), problem.x.dtype)
+    rate = jnp.asarray(multiplier ** -(1 + exponent), problem.dtype)
     seen = _seen_through(problem, lens)
     run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params

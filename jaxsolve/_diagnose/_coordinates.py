@@ -21,7 +21,6 @@ from ._figure import draw_coordinates
 from ._finite import ending, SMALLER
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
-from ._lens import Lens
 from ._train import train
 
 
@@ -211,8 +210,7 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...
     # The checkpoint is from before the step that diverged, so its change is not that of the training asked for.
     if run.diverged:
         sizes[1] = np.nan
-    inside = "net." if isinstance(problem.net, Lens) else ""  # what the lens looks at
-    names = tuple(name.removeprefix(inside) for name in program.names)
+    names = program.names
     return names, program.hidden, sizes, why
 
 

@@ -89,7 +89,7 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     seen: list[tuple[float, float]] = []
 
     def change(scale: float) -> float:
-        value = float(_change(problem, eta, displacement, before, jnp.asarray(scale, problem.x.dtype)))
+        value = float(_change(problem, eta, displacement, before, jnp.asarray(scale, problem.dtype)))
         seen.append((scale, value))
         # A kernel that overflows has moved beyond any limit.
         return value if np.isfinite(value) else np.inf

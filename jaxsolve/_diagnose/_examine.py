@@ -14,7 +14,6 @@ from .. import kernels
 from .._core import Problem
 from ..observe._internal import find_groups, Groups, relative_sizes
 from ._groups import adjacent, alignments, masked_rates
-from ._lens import inside
 from ._movement import compare_kernels, group_kernels, learnable, movement
 from ._stability import difference
 
@@ -61,7 +60,7 @@ def examine(
         checkpoints: parameters.
         say: is told of every checkpoint.
     """
-    groups = find_groups(inside(checkpoints[0]))
+    groups = find_groups(checkpoints[0])
     masks = masked_rates(eta, groups)
     start = group_kernels(probe, checkpoints[0], masks)
     _compare_with_gradients(probe, checkpoints[0], eta, np.sum(np.asarray(start), axis=0))
@@ -97,7 +96,7 @@ def examine(
         "kernel_share_start": np.asarray(first.shares),
         "kernel_share": np.asarray(compared.shares),
     }
-    pairs, places = adjacent(inside(end))
+    pairs, places = adjacent(end)
     by_pair = {
         "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
         "alignment": np.array([float(value) for value in alignments(end, places)]),

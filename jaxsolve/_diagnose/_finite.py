@@ -11,7 +11,7 @@ from .._core import Problem
 from ..dynamics import Descent
 from ..kernels._internal import nonfinite_derivatives
 from ..observe._internal import next_update
-from ._lens import inside, suited
+from ._lens import suited
 from ._movement import whole_kernel
 from ._stability import gradient, is_finite
 from ._train import objective, ShortTraining
@@ -108,16 +108,16 @@ def _overflows(problem: Problem, params: PyTree, when: str) -> str:
     """A sentence on where the squares of derivatives, whose sums the kernel is, overflow, and what to do."""
     squares, _ = _not_finite(problem, params)
     where = f", for {_where(params, squares)}" if np.any(squares) else ""
-    other = ", or use float64" if problem.x.dtype == jnp.float32 else ""
+    other = ", or use float64" if problem.dtype == jnp.float32 else ""
     return (
         f"the derivatives of the outputs {when} are finite, but the tangent kernel or the gradient of the loss "
-        f"overflows {problem.x.dtype}{where}: scale the inputs or the network's outputs down{other}"
+        f"overflows {problem.dtype}{where}: scale the inputs or the network's outputs down{other}"
     )
 
 
 def _where(params: PyTree, bad: Bool[Array | np.ndarray, "n leaves"]) -> str:
     """The samples and the parameters of what is true."""
-    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(inside(params)))
+    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(params))
     names = [jax.tree_util.keystr(path).lstrip(".") or "the parameters" for path in paths]
     wrong = [name for name, one in zip(names, np.any(bad, axis=0), strict=True) if one]
     return f"{_samples(np.any(bad, axis=1))}, in {_listed(wrong)}"

@@ -15,7 +15,6 @@ from .._core import Problem, read_pair
 from .._programs import forward_mode
 from ..nets._internal import FREEZE, takes_state
 from ._finite import check_finite
-from ._lens import Lens
 
 
 _SERVED = (jnp.float32, jnp.float64)
@@ -34,11 +33,9 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
         test_x, test_y = read_pair(test)
         pair = _inputs(test_x, "the inputs of test"), test_y
         _require_same_kind(x, pair[0])
-    out_size = _out_size(net, x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        net = Lens(net, None, None, x.shape[1:], out_size, whole=x.dtype)
+    _require_callable_on(net, x)
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
-    _check_loss(problem, out_size)
+    _check_loss(problem)
     if problem.own_rule:  # to be told before it is trained; JAX looks when it lowers a program
         moved: Any = eqx.filter_jit(lambda p: jax.jvp(p.outputs, (p.params,), (p.params,)))
         with forward_mode():
@@ -143,22 +140,17 @@ def _require_same_kind(x: Array, test_x: Array) -> None:
         )
 
 
-def _out_size(net: Any, x: Array) -> int:
-    """The number of outputs; raises ValueError for what is no function of one sample, saying what it may be instead."""
+def _require_callable_on(net: Any, x: Array) -> None:
+    """Raises ValueError for what is no function of one sample, saying what it may be instead."""
     one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     out, error = attempt(eqx.filter_eval_shape, net, one)
     if error is not None:
         raise ValueError(_why(net, x, error)) from error
-    shape = getattr(out, "shape", None)
-    if shape is None or len(shape) != 1:
-        how = (
-            "return one array"
-            if shape is None
-            else "append jnp.ravel, as in eqx.nn.Sequential([net, eqx.nn.Lambda(jnp.ravel)])"
+    if not getattr(out, "shape", ()):
+        raise ValueError(
+            "net must map one sample to an array of outputs, of shape (c,) or such as (T, V), but it returns "
+            f"{describe(out)}; return one array"
         )
-        what = f"returns {describe(out)}" if shape is not None else f"returns a {type(out).__name__}"
-        raise ValueError(f"net must map one sample to a vector of outputs (c,), but it {what}; {how}")
-    return shape[0]
 
 
 def _why(net: Any, x: Array, error: Exception) -> str:
@@ -183,8 +175,9 @@ def _takes(net: Any, one: jax.ShapeDtypeStruct) -> bool:
     return error is None
 
 
-def _check_loss(problem: Problem, out_size: int) -> None:
-    f, y = (jax.ShapeDtypeStruct((size,), problem.y.dtype) for size in (out_size, problem.y.shape[1]))
+def _check_loss(problem: Problem) -> None:
+    f = jax.ShapeDtypeStruct((problem.out_size,), problem.dtype)
+    y = jax.ShapeDtypeStruct(problem.y.shape[1:], problem.y.dtype)
     _, error = attempt(eqx.filter_eval_shape, problem.loss.pointwise, f, y)
     if error is not None:
         raise ValueError(

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from .. import nets
 from .._programs import both_ways
@@ -19,34 +19,31 @@ class Lens(nets.AbstractNetwork):
 
     Attributes:
         net: the network.
-        start: theta_0; None is the network as it is.
+        start: theta_0.
         scale: the multiplier of what the network has learnt.
         shape, outputs: of an input, and their number.
         linear: whether to linearize.
-        whole: the dtype of integer inputs, which come as floats that hold integers; None for other inputs.
     """
 
     net: Any
     start: PyTree
-    scale: Float[Array, ""] | None
+    scale: Float[Array, ""]
     shape: tuple[int, ...] = eqx.field(static=True)  # a shape
     outputs: int = eqx.field(static=True)  # a shape
     linear: bool = eqx.field(static=True)  # changes the program
-    whole: Any = eqx.field(static=True)  # a dtype
 
     def __init__(
         self,
         net: Any,
         start: PyTree,
-        scale: Float[Array, ""] | None,
+        scale: Any,
         shape: tuple[int, ...],
         outputs: int,
         *,
         linear: bool = False,
-        whole: Any = None,
     ):
         self.net, self.start, self.scale = net, start, scale
-        self.shape, self.outputs, self.linear, self.whole = shape, outputs, linear, whole
+        self.shape, self.outputs, self.linear = shape, outputs, linear
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -61,11 +58,7 @@ class Lens(nets.AbstractNetwork):
         inner = self.net.scaling if isinstance(self.net, nets.AbstractNetwork) else None
         return nets.Scaling([1.0], [1.0], [1.0]) if inner is None else inner
 
-    def __call__(self, x: Float[Array, "..."]) -> Float[Array, " out"]:
-        if self.whole is not None:
-            x = jnp.round(x).astype(self.whole)
-        if self.start is None:
-            return self.net(x)
+    def __call__(self, x: Shaped[Array, "..."]) -> Float[Array, "..."]:
         params, rest = nets.partition(self.net)
         at = lambda p: eqx.combine(p, rest)(x)
         if self.linear:
@@ -74,14 +67,12 @@ class Lens(nets.AbstractNetwork):
         else:
             start = at(self.start)
             change = at(params) - start
-        assert self.scale is not None  # with a start there is a scale
         return start + self.scale * change
 
     def rates(self) -> PyTree:
         # The start and the scale are no parameters, and have no rates.
         nothing = jax.tree.map(lambda _: None, self.start)
-        same = {"linear": self.linear, "whole": self.whole}
-        return Lens(nets.rates(self.net), nothing, None, self.shape, self.outputs, **same)
+        return Lens(nets.rates(self.net), nothing, None, self.shape, self.outputs, linear=self.linear)
 
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[nets.Conserved, ...]:
         return ()
@@ -99,9 +90,9 @@ def with_inside(tree: PyTree, new: PyTree) -> PyTree:
 
 def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = False) -> Lens:
     """The network, with its present parameters as the start, through a lens."""
-    inner, whole = (net.net, net.whole) if isinstance(net, Lens) else (net, None)
-    start, scale = nets.partition(inner)[0], jnp.asarray(scale, x.dtype)
-    return Lens(inner, start, scale, x.shape[1:], out_size, linear=linear, whole=whole)
+    start = nets.partition(net)[0]
+    scale = jnp.asarray(scale, jax.tree.leaves(start)[0].dtype)
+    return Lens(net, start, scale, x.shape[1:], out_size, linear=linear)
 
 
 def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:

@@ -134,7 +134,7 @@ class Monitor:
             return None
         now = given_params(self.problem, params)
         with unwatched():
-            values = self._look(now, _leaves(opt_state), jnp.asarray(int(number), self.problem.x.dtype))
+            values = self._look(now, _leaves(opt_state), jnp.asarray(int(number), self.problem.dtype))
         return self._keep(int(number), values, jax.tree.leaves(now))
 
     def _look(self, params: PyTree, state: list[Any] | None, t: Float[Array, ""]) -> Values:
@@ -148,7 +148,7 @@ class Monitor:
 
     def _record(self, count: Int[Array, ""], params: PyTree, state: list[Any] | None) -> dict[str, Array]:
         """Observes within a program, sends the numbers out of it, and returns the row."""
-        values = self._look(params, state, count.astype(self.problem.x.dtype))
+        values = self._look(params, state, count.astype(self.problem.dtype))
         keep: Any = self._keep
         jax.debug.callback(keep, count, values, jax.tree.leaves(params))
         return self._flat(values)
@@ -217,7 +217,7 @@ class Monitor:
 
     def _shapes(self, params: PyTree) -> dict[str, Array]:
         now = given_params(self.problem, params)
-        return self._flat(self._look(now, None, jnp.zeros((), self.problem.x.dtype)))
+        return self._flat(self._look(now, None, jnp.zeros((), self.problem.dtype)))
 
     # What has been seen
 
@@ -285,7 +285,7 @@ class Monitor:
             opt_state: of the optimizer, for observables that need one.
         """
         rows = require_size(rows, "rows")
-        begin = self.problem.params, _leaves(opt_state), jnp.zeros((), self.problem.x.dtype)
+        begin = self.problem.params, _leaves(opt_state), jnp.zeros((), self.problem.dtype)
         shapes = jax.eval_shape(self._look, *begin)
         return {
             "step": np.zeros(rows, np.int64),

@@ -123,7 +123,7 @@ def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start:
         jnp.where(jnp.any(before != 0), relative_change(now, before), jnp.where(jnp.any(now != 0), jnp.inf, jnp.nan)),
         jnp.stack(changes),
         kernels.distance(now, before),
-        kernels.centered_target_alignment(now, problem.y),
+        kernels.centered_target_alignment(now, problem.target_rows),
         kernels.effective_rank(now),
         traces / nonzero(jnp.sum(traces)),
     )

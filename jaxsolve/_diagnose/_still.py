@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
-from ._lens import inside
 from ._stability import difference, gradient
 
 
@@ -40,7 +39,7 @@ def moving_rates(
         return probe.eta, []
     rates, structure = jax.tree.flatten(probe.eta)
     rates = [rate * float(not stands) for rate, stands in zip(rates, still, strict=True)]
-    named = jax.tree_util.tree_leaves_with_path(inside(start))
+    named = jax.tree_util.tree_leaves_with_path(start)
     names = [jax.tree_util.keystr(path).lstrip(".") for (path, _), stands in zip(named, still, strict=True) if stands]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     note = f"These stand still in this training, and have no part in its kernels: {', '.join(names[:NAMED])}{more}."

@@ -69,7 +69,7 @@ def train(
     optimizer, key = suited(optimizer, problem.net), None if batch_size is None else key
     # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
     descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key)
-    state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.x.dtype))
+    state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.dtype))
     found, diverged = [Checkpoint(0, state.params, state.optimizer_state)], False
     for step in at[1:]:
         say(f"training from step {int(state.steps)} of {at[-1]}")

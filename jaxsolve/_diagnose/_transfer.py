@@ -146,7 +146,7 @@ def transfer_check(
             made = run = None
             for j, rate in enumerate(tried):
                 # As an array, so that one program serves all rates.
-                made = optimizer(jnp.asarray(rate, problem.x.dtype), int(width))
+                made = optimizer(jnp.asarray(rate, problem.dtype), int(width))
                 check_optimizer(made)
                 run = train(problem, made, [0, steps], None, None)
                 if not run.diverged:

@@ -45,7 +45,7 @@ class InertialFunctionSpace(AbstractExponential):
         self, problem: Problem, tau: Float[Array, ""] | float, tableau: AbstractTableau = HOCHBRUCK_OSTERMANN_3
     ):
         self.problem, self.tableau = problem, tableau
-        self.tau = one_number(tau, "tau").astype(problem.x.dtype)
+        self.tau = one_number(tau, "tau").astype(problem.dtype)
 
     @property
     def model(self) -> InertialModel:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from .._checks import concrete, describe, real_array
 
@@ -17,7 +17,8 @@ class AbstractLoss(eqx.Module):
     """A loss: the average over samples of `pointwise(f_i, y_i)`. A new one is a subclass with two methods.
 
     Value, gradient and Hessian are those of the average, so they carry its 1/n. A plain function of one sample's
-    output and target needs no class: `js.Problem(..., loss=fn)` takes it as it is.
+    output and target needs no class: `js.Problem(..., loss=fn)` takes it as it is. Outputs that are no vector, such as
+    (T, V) of a sequence, come flat to a loss of this class, and as they are to such a function and to `CrossEntropy`.
 
     Example:
         >>> class Cubic(js.losses.AbstractLoss):
@@ -37,19 +38,23 @@ class AbstractLoss(eqx.Module):
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         """Brings targets into shape (n, out_size), or raises ValueError saying what this loss accepts."""
 
-    def value(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, ""]:
+    def count(self, y: Shaped[Array, "n target"]) -> Any:
+        """What the sum of `pointwise` is divided by: the number of samples, unless a loss counts otherwise."""
+        return y.shape[0]
+
+    def value(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, ""]:
         """The loss of the outputs f."""
-        return jnp.mean(jax.vmap(self.pointwise)(f, y))
+        return jnp.sum(jax.vmap(self.pointwise)(f, y)) / jnp.asarray(self.count(y), f.dtype)
 
-    def gradient(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out"]:
+    def gradient(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out"]:
         """The gradient d value / d f."""
-        return jax.vmap(jax.grad(self.pointwise))(f, y) / f.shape[0]
+        return jax.vmap(jax.grad(self.pointwise))(f, y) / jnp.asarray(self.count(y), f.dtype)
 
-    def hessian(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out out"]:
+    def hessian(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out out"]:
         """The diagonal blocks d^2 value / d f_i d f_i; blocks of different samples vanish."""
-        return jax.vmap(jax.hessian(self.pointwise))(f, y) / f.shape[0]
+        return jax.vmap(jax.hessian(self.pointwise))(f, y) / jnp.asarray(self.count(y), f.dtype)
 
-    def hessian_root(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out out"]:
+    def hessian_root(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out out"]:
         """The symmetric roots of the blocks of `hessian`; negative eigenvalues, if there are any, count as 0."""
         blocks = self.hessian(f, y)
         if f.shape[1] == 1:
@@ -59,7 +64,7 @@ class AbstractLoss(eqx.Module):
 
 
 class Pointwise(AbstractLoss):
-    """The loss given by a function of one sample's output and target, each of shape (out,).
+    """The loss given by a function of one sample's output and target.
 
     Raises:
         ValueError: when used, if the function returns anything but one number per sample.
@@ -67,7 +72,7 @@ class Pointwise(AbstractLoss):
 
     fn: Callable[[Array, Array], Array] = eqx.field(static=True)  # a function
 
-    def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
+    def pointwise(self, f: Float[Array, "..."], y: Shaped[Array, "..."]) -> Float[Array, ""]:
         value = self.fn(f, y)
         if jnp.shape(value) != ():
             raise ValueError(f"a loss function must return one number per sample, got {describe(value)}")

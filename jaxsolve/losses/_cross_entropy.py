@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from .._checks import concrete, describe
 from ._base import AbstractLoss, columns
@@ -14,6 +14,10 @@ from ._base import AbstractLoss, columns
 class CrossEntropy(AbstractLoss):
     """-sum_c y_c log softmax(f)_c, with targets one-hot (or probabilities) of shape (n, c), or integer labels (n,).
 
+    Of outputs at positions, (T, V) of a sequence or (H, W, V) of an image, it is the average over all positions of all
+    samples; targets are then integer labels, (n, T), or probabilities, (n, T, V). Labels stay integers: no row of V
+    numbers is made of them. A negative label is masked: its position does not count.
+
     Example:
         >>> loss = js.losses.CrossEntropy()
         >>> y = loss.targets([0, 2], out_size=3)
@@ -21,15 +25,30 @@ class CrossEntropy(AbstractLoss):
         [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
         >>> print(f"{loss.value(jnp.zeros((2, 3)), y):.4f}")  # log 3
         1.0986
+        >>> net = lambda bias, tokens: jnp.broadcast_to(bias, (2, 5))  # at 2 positions, for 5 tokens
+        >>> net = js.nets.Function(net, jnp.zeros(5))
+        >>> problem = js.Problem(net, jnp.array([[3, 4]]), jnp.array([[4, -1]]), loss=loss)
+        >>> print(f"{problem.objective(problem.params):.4f}")  # log 5, of the first position alone
+        1.6094
     """
 
-    def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
-        return -jnp.sum(y * jax.nn.log_softmax(f))
+    def pointwise(self, f: Float[Array, "*positions out"], y: Shaped[Array, "..."]) -> Float[Array, ""]:
+        """The loss of one sample: a sum over its positions, if it has some."""
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            return -jnp.sum(y * jax.nn.log_softmax(f))
+        at_label = jnp.take_along_axis(jax.nn.log_softmax(f), jnp.maximum(y, 0)[..., None], axis=-1)[..., 0]
+        return -jnp.sum(jnp.where(y >= 0, at_label, 0))
+
+    def count(self, y: Shaped[Array, "n ..."]) -> Any:
+        """The number of positions that are not masked; that of samples, of outputs that are a vector."""
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            return y.size // y.shape[-1]
+        return jnp.maximum(jnp.sum(y >= 0), 1)  # of a batch that is masked as a whole the loss is 0
 
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         if out_size < 2:
             raise ValueError("CrossEntropy needs a network with at least two outputs; for one output use Logistic")
-        labels = y if isinstance(y, jax.Array) else _read(y)
+        labels = y if isinstance(y, jax.Array) else read_labels(y)
         if labels.ndim == 1 and jnp.issubdtype(labels.dtype, jnp.integer):
             known = concrete(labels)
             if known is not None and known.size and not (0 <= known.min() and known.max() < out_size):
@@ -46,7 +65,8 @@ class CrossEntropy(AbstractLoss):
         return rows
 
 
-def _read(y: Any) -> Array:
+def read_labels(y: Any) -> Array:
+    """Labels or rows as an array; raises TypeError for what is none."""
     try:
         return jnp.asarray(y)
     except (TypeError, ValueError, OverflowError) as error:

@@ -22,7 +22,7 @@ class Function(eqx.Module):
     rates, and their hyperparameters stand still.
 
     Arguments:
-        f: maps parameters and one sample to its outputs, shape (c,). What does not train is closed over.
+        f: maps parameters and one sample to its outputs, shape (c,) or another one. What does not train is closed over.
         params: a pytree of floating-point arrays and numbers; an Equinox module as well.
 
     Example:
@@ -44,7 +44,7 @@ class Function(eqx.Module):
         function: Any = f
         self.f, self.params = function, _as_arrays(params)
 
-    def __call__(self, x: Any) -> Float[Array, " out"]:
+    def __call__(self, x: Any) -> Float[Array, "..."]:
         """The output for one sample."""
         return self.f(self.params, x)
 

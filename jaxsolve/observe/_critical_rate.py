@@ -28,7 +28,7 @@ def critical_multiple(problem: Problem, params: PyTree, update: PyTree) -> Float
     where loss and slope are 0, as at a minimum or where both are too small for the dtype.
     """
     at = lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update))
-    one = jnp.ones((), problem.x.dtype)
+    one = jnp.ones((), problem.dtype)
     start, upward = jax.value_and_grad(problem.objective)(params)  # in reverse mode, which all losses have
     slope = sum(jax.tree.leaves(jax.tree.map(lambda g, u: jnp.sum(g * u), upward, update)), 0 * one)
 

@@ -26,7 +26,7 @@ def _averaged_squared_gradient(view: View) -> Array:
     if known is not None:
         return known
     gradient = jax.grad(view.problem.objective)(view.params)
-    return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)), start=jnp.zeros((), view.problem.x.dtype))
+    return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)), start=jnp.zeros((), view.problem.dtype))
 
 
 def _oscillation(view: View) -> Array:

@@ -23,7 +23,7 @@ def _change(view: View):
 
 
 def _target_alignment(view: View):
-    return kernels.target_alignment(view.kernel, view.problem.y)
+    return kernels.target_alignment(view.kernel, view.problem.target_rows)
 
 
 def _centered_distance(view: View):
@@ -31,7 +31,7 @@ def _centered_distance(view: View):
 
 
 def _centered_alignment(view: View):
-    return kernels.centered_target_alignment(view.kernel, view.problem.y)
+    return kernels.centered_target_alignment(view.kernel, view.problem.target_rows)
 
 
 def kernel() -> Observable:

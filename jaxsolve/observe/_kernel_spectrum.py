@@ -46,7 +46,7 @@ class _ReadTargetPower:
     top: int
 
     def __call__(self, view: View):
-        return _first(kernels.target_power(view.kernel, view.problem.y).cumulative, self.top)
+        return _first(kernels.target_power(view.kernel, view.problem.target_rows).cumulative, self.top)
 
 
 def kernel_trace() -> Observable:

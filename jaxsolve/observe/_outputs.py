@@ -7,11 +7,19 @@ from jaxtyping import Array
 from .._checks import concrete, describe
 from .._core import Quantity, View
 from ..losses import CrossEntropy
+from ..losses._internal import Unflattened
 from ._observable import Observable
 
 
 def _correct(f, y, loss):
-    if f.shape[1] == 1:
+    if isinstance(loss, Unflattened):
+        found, wanted = jnp.argmax(f.reshape(len(f), *loss.out_shape), axis=-1), y.reshape(len(y), *loss.target_shape)
+        labels = wanted if loss.target_shape != loss.out_shape else jnp.argmax(wanted, axis=-1)
+        share = jnp.sum(found.astype(labels.dtype) == labels) / jnp.maximum(
+            jnp.sum(labels >= 0), 1
+        )  # masked ones are negative
+        share = share.astype(f.dtype)
+    elif f.shape[1] == 1:
         share = jnp.mean((f * y > 0).astype(f.dtype))
     else:
         share = jnp.mean((jnp.argmax(f, axis=1) == jnp.argmax(y, axis=1)).astype(f.dtype))
@@ -21,6 +29,8 @@ def _correct(f, y, loss):
 
 def _are_classes(y, loss):
     """True if targets say which class is right: two opposite values, or rows with one entry above all others."""
+    if isinstance(loss, Unflattened):  # what the targets of a loss of one's own are, nobody else knows
+        return jnp.array(isinstance(loss.loss, CrossEntropy))
     if isinstance(loss, CrossEntropy):  # whose targets may be any probabilities
         return jnp.array(True)
     if y.shape[1] == 1:

@@ -25,7 +25,7 @@ def _hamming(view: View):
     changed = sum(jnp.sum((now > 0) != (start > 0), axis=1) for now, start in pairs)
     # NaN > 0 is false: a network that has diverged would seem to have its units switched off.
     unknown = jnp.any(jnp.stack([jnp.any(jnp.isnan(now)) for now, _ in pairs]))
-    return jnp.where(unknown, jnp.nan, jnp.mean(jnp.asarray(changed).astype(problem.x.dtype)))
+    return jnp.where(unknown, jnp.nan, jnp.mean(jnp.asarray(changed).astype(problem.dtype)))
 
 
 def hamming_distance() -> Observable:

@@ -58,7 +58,8 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
     if not isinstance(condition, _MarginAbove):
         return jnp.array(True)
     known = concrete(problem.y)
-    if known is not None and not np.all(np.abs(known) == 1):
+    labels = jnp.issubdtype(problem.y.dtype, jnp.integer)
+    if known is not None and (labels or not np.all(np.abs(known) == 1)):
         raise ValueError(
             f"margin_above needs targets -1 or +1, got values {np.unique(known)[:5].tolist()}; "
             "for other targets use until.loss_below(...)"

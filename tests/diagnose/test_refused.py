@@ -52,7 +52,6 @@ def test_integers_that_a_network_of_floats_is_given():
 
 BATCH_NORM, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="ema")
 DROPOUT = eqx.nn.Sequential([NET, eqx.nn.Dropout(0.5)])
-ROWS = eqx.nn.Sequential([NET, eqx.nn.Lambda(lambda f: f[:, None] * jnp.ones((1, 2)))])
 LOG = eqx.nn.Sequential([NET, eqx.nn.Lambda(lambda f: jnp.log(-jnp.abs(f)))])
 EMBEDDING = eqx.nn.Sequential([eqx.nn.Embedding(4, 3, key=jr.key(0)), NET])
 
@@ -66,7 +65,6 @@ EMBEDDING = eqx.nn.Sequential([eqx.nn.Embedding(4, 3, key=jr.key(0)), NET])
         (NET, jnp.ones((4, 5)), {}, ValueError, r"one sample, here of shape \(5,\)"),
         (DROPOUT, X, {}, ValueError, "eqx.nn.inference_mode"),
         (BATCH_NORM, X, {}, ValueError, "has state.*eqx.nn.inference_mode"),
-        (ROWS, X, {}, ValueError, r"vector of outputs.*shape \(1, 2\).*jnp.ravel"),
         (EMBEDDING, X[:, 0], {}, ValueError, "one sample"),
         (_cast(NET, jnp.bfloat16), X, {}, ValueError, r"bfloat16.*astype\(jnp.float32\)"),
         (_with(NET, jnp.nan), X, {}, ValueError, r"layers\[0\].weight holds 12 value.*earlier checkpoint"),

@@ -68,7 +68,7 @@ class HostBatches:
 
         nothing = lambda: [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
         found = jax.lax.cond(wanted, lambda: io_callback(fetch, shapes, ordered=True), nothing)
-        return found[0], problem.loss.targets(found[1], problem.y.shape[1]).astype(problem.y.dtype)
+        return found[0], problem.loss.targets(found[1], problem.out_size).astype(problem.y.dtype)
 
 
 def _kept(dtype: Any) -> Any:

@@ -233,7 +233,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         return 16
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> DescentState:
-        params, dtype = problem.params, problem.x.dtype
+        params, dtype = problem.params, problem.dtype
         self._check(problem)
         # Its arrays may have been made in another precision than the network's.
         optimizer, per_step = self.optimizer.astype(dtype), self._per_step(dtype)
@@ -297,11 +297,11 @@ class Descent(AbstractStoppable, AbstractStepping):
         require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer, problem.params))
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
-        optimizer = self.optimizer.astype(problem.x.dtype)
+        optimizer = self.optimizer.astype(problem.dtype)
         return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, optimizer, s, alone=False), state)
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:
-        return self._step(problem, self.optimizer.astype(problem.x.dtype), state, alone=True)
+        return self._step(problem, self.optimizer.astype(problem.dtype), state, alone=True)
 
     def _step(self, problem: Problem, optimizer: Optimizer, state: DescentState, *, alone: bool) -> DescentState:
         order, on = self._order(problem, state), problem

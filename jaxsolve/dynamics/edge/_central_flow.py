@@ -80,7 +80,7 @@ class CentralSystem(AbstractSystem):
         return {"rtol": self.controller.rtol, "atol": self.controller.atol}
 
     def first_step(self) -> Float[Array, ""]:
-        return self.solver.optimizer.rate.astype(self.problem.x.dtype)
+        return self.solver.optimizer.rate.astype(self.problem.dtype)
 
     def position(self, y: Point) -> Point:
         return y

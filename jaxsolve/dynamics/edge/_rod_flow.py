@@ -31,7 +31,7 @@ class RodSystem(AbstractSystem):
     controller: diffrax.PIDController
 
     def __init__(self, problem: Problem, rate: Float[Array, ""], rtol: float | None, atol: float | None):
-        self.problem, self.rate, self.solver = problem, rate.astype(problem.x.dtype), RungeKuttaChebyshev()
+        self.problem, self.rate, self.solver = problem, rate.astype(problem.dtype), RungeKuttaChebyshev()
         rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
         self.controller = controller(problem, rtol, atol)
 
@@ -51,7 +51,7 @@ class RodSystem(AbstractSystem):
 
     @property
     def terms(self) -> diffrax.ODETerm:
-        eta, eps = flat_rates(self.problem), float(jnp.finfo(self.problem.x.dtype).eps)
+        eta, eps = flat_rates(self.problem), float(jnp.finfo(self.problem.dtype).eps)
 
         def field(t: Any, y: Array, args: Any) -> Array:
             del t, args

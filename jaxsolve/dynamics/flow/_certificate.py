@@ -16,7 +16,7 @@ def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
 
     Quantities of layers that are frozen count as 0.
     """
-    dtype = problem.x.dtype
+    dtype = problem.dtype
     net = problem.net
     if not isinstance(net, nets.AbstractNetwork):
         return jnp.full((), jnp.nan, dtype)

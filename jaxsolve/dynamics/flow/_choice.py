@@ -213,7 +213,7 @@ def _by_explicit(sizes: _ProblemSizes, stiffness: Number) -> Number:
 
 def _rate_until(problem: Problem, last: Float[Array, ""]) -> Float[Array, ""]:
     """The stiffness per time; NaN for an infinite time, where nobody asks for it."""
-    return jax.lax.cond(jnp.isfinite(last), lambda: _rate(problem), lambda: jnp.full((), jnp.nan, problem.x.dtype))
+    return jax.lax.cond(jnp.isfinite(last), lambda: _rate(problem), lambda: jnp.full((), jnp.nan, problem.dtype))
 
 
 def _rate(problem: Problem) -> Float[Array, ""]:
@@ -236,7 +236,7 @@ def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Fl
     """The start, multiplied until the outputs are a tenth of the targets; as it is, if no factor below 2^20 will do."""
     # Of a centered problem the network's own outputs count: less the first ones they are 0 at any start.
     before = 0 if problem.initial is None else problem.initial
-    small = lambda w: jnp.linalg.norm(problem.outputs(unravel(w)) + before) < jnp.linalg.norm(problem.y) / 10
+    small = lambda w: jnp.linalg.norm(problem.outputs(unravel(w)) + before) < jnp.linalg.norm(problem.target_rows) / 10
     factor = jax.lax.while_loop(
         lambda a: small(a * start) & (a < 2.0**20), lambda a: 1.25 * a, jnp.ones((), start.dtype)
     )
@@ -245,7 +245,7 @@ def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Fl
 
 def _sizes(problem: Problem) -> _ProblemSizes:
     """The sizes of a traced problem."""
-    outputs, item = problem.y.size, problem.x.dtype.itemsize
+    outputs, item = len(problem.y) * problem.out_size, problem.dtype.itemsize
     parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
     if problem.state is None:
         signals = eqx.filter_eval_shape(lambda p: LayeredJacobian(p.net, p.x).passing, problem)

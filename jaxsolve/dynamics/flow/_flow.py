@@ -118,7 +118,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
         return 1 if isinstance(self.integrator, AbstractExponential) else 16  # whose steps are few and long
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
-        system, dtype = self.system(problem), problem.x.dtype
+        system, dtype = self.system(problem), problem.dtype
         terms, controller, solver, y = system.terms, system.controller, system.solver, system.start
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
         # A first step of None lets diffrax look for one.

@@ -65,7 +65,7 @@ def tolerances(rtol: float | None, atol: float | None, dtype: Any) -> tuple[floa
 
 def controller(problem: Problem, rtol: float | None, atol: float | None, norm: Any = None) -> diffrax.PIDController:
     """Chooses steps by the errors of parameters, or by another norm."""
-    rtol, atol = tolerances(rtol, atol, problem.x.dtype)
+    rtol, atol = tolerances(rtol, atol, problem.dtype)
     norm = ParameterNorm(problem) if norm is None else norm
     return diffrax.PIDController(rtol=rtol, atol=atol, norm=norm, pcoeff=0.3, icoeff=0.4)
 

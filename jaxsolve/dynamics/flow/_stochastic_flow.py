@@ -146,7 +146,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> StochasticState:
         require_scaling(problem, lambda: False)
-        params, dtype = problem.params, problem.x.dtype
+        params, dtype = problem.params, problem.dtype
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
         valid = problem.valid & fits(self.until, problem) & jnp.isfinite(self.temperature) & (self.temperature >= 0)
         valid = valid if self.tau is None else valid & jnp.isfinite(self.tau) & (self.tau > 0)
@@ -306,4 +306,5 @@ def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) ->
 
 
 def _weighted_loss(problem: Problem, params: PyTree, weights: Float[Array, " n"]) -> Float[Array, ""]:
-    return jnp.mean(weights * jax.vmap(problem.loss.pointwise)(problem.outputs(params), problem.y))
+    each = jax.vmap(problem.loss.pointwise)(problem.outputs(params), problem.y)
+    return jnp.sum(weights * each) / jnp.asarray(problem.loss.count(problem.y), each.dtype)

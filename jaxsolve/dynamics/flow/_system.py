@@ -120,7 +120,7 @@ class ParameterSystem(AbstractPlainSystem):
 
     @property
     def start(self) -> Float[Array, " params_and_energy"]:
-        return jnp.append(ravel_pytree(self.problem.params)[0], jnp.zeros((), self.problem.x.dtype))
+        return jnp.append(ravel_pytree(self.problem.params)[0], jnp.zeros((), self.problem.dtype))
 
     @property
     def terms(self) -> diffrax.ODETerm:
@@ -236,10 +236,10 @@ def default_rtol(problem: Problem) -> float:
 
 def _stabilized_rtol(problem: Problem) -> float:
     """The rtol of `RungeKuttaChebyshev`, per parameter: for the digits of the others where possible, at order 2."""
-    return SMOOTH_RTOL if kinked(problem) or problem.x.dtype != jnp.float64 else 0.1 * SMOOTH_RTOL
+    return SMOOTH_RTOL if kinked(problem) or problem.dtype != jnp.float64 else 0.1 * SMOOTH_RTOL
 
 
 def displacement_controller(problem: Problem, rtol: float | None) -> DisplacementController:
     """The controller of an exponential method, with its default tolerance for this problem."""
     rtol = default_rtol(problem) if rtol is None else rtol
-    return DisplacementController(tolerances(rtol, None, problem.x.dtype)[0])
+    return DisplacementController(tolerances(rtol, None, problem.dtype)[0])

@@ -142,13 +142,13 @@ def with_outputs(kernel: Kernel, problem: Problem) -> Float[Array, "n out n out"
     """A kernel as observables know it."""
     if kernel.ndim == 4:
         return kernel
-    eye = jnp.eye(problem.y.shape[1], dtype=kernel.dtype)
+    eye = jnp.eye(problem.out_size, dtype=kernel.dtype)
     return kernel[:, None, :, None] * eye[None, :, None, :]
 
 
 def _squared(problem: Problem) -> Assumption:
     found = type(problem.loss).__name__
-    return Assumption.of_kind("losses.MSE()", isinstance(problem.loss, MSE), found, problem.x.dtype)
+    return Assumption.of_kind("losses.MSE()", isinstance(problem.loss, MSE), found, problem.dtype)
 
 
 class KernelSolution(AbstractStandIn, AbstractRandomAccess):
@@ -170,7 +170,7 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
         kernel, cross = train_and_test(self.source, problem)
         start = problem.outputs(problem.params)
         flow = kernels.linearized(kernel, problem.y, start=start)
-        t = jnp.asarray(t, problem.x.dtype)
+        t = jnp.asarray(t, problem.dtype)
         test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
         kernel = with_outputs(kernel, problem)  # which stands still
         certificate = Certificate.of_spectrum(_spectral_error(flow, t, cross, test))
@@ -333,9 +333,9 @@ def _beside(features: Float[Array, "n blocks features"], outputs: Float[Array, "
 
 def _model(problem: Problem, inputs: _Inputs) -> Problem:
     """The problem with a feature model as its network."""
-    columns = problem.y.shape[1] // inputs.train.shape[1]
+    columns = problem.out_size // inputs.train.shape[1]
     # At weights of 0 it gives the outputs at the start, and its NTK is the kernel everywhere, as it is linear.
-    net = _FeatureModel(jnp.zeros((inputs.train.shape[2] - columns, columns), problem.x.dtype))
+    net = _FeatureModel(jnp.zeros((inputs.train.shape[2] - columns, columns), problem.dtype))
     # Not a new problem: its targets have been read by the loss.
     fields = lambda p: (p.net, p.x, p.x_test, p.initial, p.initial_test, p.state)
     starts = jax.tree.map(jnp.zeros_like, (problem.initial, problem.initial_test))  # the model's outputs are what moves

@@ -88,7 +88,7 @@ class FrozenKernel(AbstractFixedKernel):
             kernel = other.kernel(other.params, x1, x2)
         except ValueError as error:
             raise ValueError(f"at must be a network like the problem's, and take its inputs (x1): {error}") from error
-        outputs, dtype = problem.y.shape[1], problem.y.dtype
+        outputs, dtype = problem.out_size, problem.dtype
         if (kernel.shape[1], kernel.dtype) != (outputs, dtype):
             raise ValueError(
                 f"at must be a network like the problem's, with {outputs} output(s) of dtype {dtype}; it has "

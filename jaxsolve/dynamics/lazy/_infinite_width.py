@@ -79,7 +79,7 @@ class InfiniteWidth(AbstractFixedKernel):
         """A width without padding; a known kernel; a read-out not smaller than the others by a power of the width."""
         if getattr(problem.net, "units", None) is not None:
             detail = "padding; make it with an integer as its width"
-            return (Assumption.of_kind("a width without padding", False, detail, problem.x.dtype),)
+            return (Assumption.of_kind("a width without padding", False, detail, problem.dtype),)
         if not isinstance(problem.net, nets.AbstractLayered) or len(problem.net.weights) < 2:
             return ()
         known: tuple[Assumption, ...] = ()

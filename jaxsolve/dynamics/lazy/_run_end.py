@@ -65,7 +65,7 @@ class RunEnd(eqx.Module):
     def assumption(self, problem: Problem) -> Assumption:
         """The assumption that the run reaches its end."""
         _, failed = _end(problem, self.dynamics, self.t)
-        violation = jnp.where(failed, jnp.inf, jnp.zeros((), problem.x.dtype))
+        violation = jnp.where(failed, jnp.inf, jnp.zeros((), problem.dtype))
         detail = "js.solve(problem, at.dynamics, at.t) says how it ends"
         return Assumption("a run in `at` that does not fail", violation, 0.0, detail)
 
@@ -75,6 +75,6 @@ def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> t
     """The parameters at the end, and whether the run failed."""
     fine = are_times(t[None], dynamics) & (t > 0)  # traced, it may be any number
     # With a time that is none the march ends at once, where it could go on for ever.
-    ts = jnp.where(fine, t, 0)[None].astype(problem.x.dtype)
+    ts = jnp.where(fine, t, 0)[None].astype(problem.dtype)
     run = march(problem, resolve(dynamics, problem, ts), ts)  # pyright: ignore[reportArgumentType]
     return run.view(problem, run.t_end, run.params).params, ~fine | (result_code(run.result) >= FIRST_FAILURE)

@@ -113,7 +113,7 @@ class RichLimit(AbstractApproximation):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """The assumptions about a problem."""
-        net, dtype = problem.net, problem.x.dtype
+        net, dtype = problem.net, problem.dtype
         dense = isinstance(net, nets.AbstractDense) and len(net.weights) > 1
         kind = Assumption.of_kind("a dense network with hidden layers", dense, type(net).__name__, dtype)
         if not dense:

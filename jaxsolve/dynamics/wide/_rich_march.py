@@ -188,7 +188,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> LimitState:
         require_memory_of_kernels(self.memory, problem, ts.size)
         form, inputs = dmft.normal_form(problem.net), dmft.basis(problem.x, problem.x_test)
-        dtype = problem.x.dtype
+        dtype = problem.dtype
         rate = jnp.ones((), dtype) if self.rate is None else self.rate.astype(dtype)
         fine = jnp.isfinite(rate) & (rate > 0)  # of a traced one nobody knew
         result = RESULTS.where(problem.valid & fine, RESULTS.successful, RESULTS.invalid)
@@ -231,7 +231,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
 
     def _networks(self, problem: Problem, form: dmft.NormalForm, law: dmft.TrainingLaw, nodes: int) -> dmft.Network:
         """The start, for each set of samples."""
-        (block, inputs), outputs, dtype = law.x.shape, problem.y.shape[1], problem.x.dtype
+        (block, inputs), outputs, dtype = law.x.shape, problem.y.shape[1], problem.dtype
         block *= outputs
         if problem.net.activation.linear:
             each = 1 if self.rate is not None else 2  # a node that weighs itself is looked at several times

@@ -52,7 +52,7 @@ def require_memory_of_kernels(budget: int | None, problem: Problem, times: int) 
     n, c = problem.y.shape
     hidden = len(problem.net.weights) - 1
     # Between all outputs the NTK and a kernel of gradients per hidden layer; between samples one of features.
-    each = problem.x.dtype.itemsize * ((1 + hidden) * (n * c) ** 2 + hidden * n**2)
+    each = problem.dtype.itemsize * ((1 + hidden) * (n * c) ** 2 + hidden * n**2)
     most = int(min(_allowed(budget) / each, times))
     advice = f"its kernels at {times} times do not fit: ask for {most} times" if most else "give fewer training samples"
     require_memory(budget, times * each, advice)

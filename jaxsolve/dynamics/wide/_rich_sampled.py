@@ -90,7 +90,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         """Raises MemoryError where the samples do not fit."""
         inputs, outputs = problem.x.shape[1], problem.y.shape[1]
         # Neurons before and after a step and at all times, and their signals and gradients at all samples.
-        each = problem.x.dtype.itemsize * ((2 + times) * (inputs + outputs) + len(problem.x) * (2 + outputs))
+        each = problem.dtype.itemsize * ((2 + times) * (inputs + outputs) + len(problem.x) * (2 + outputs))
         require_memory_of_samples(
             self.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
         )

@@ -22,11 +22,16 @@ BATCH_MEMORY = 64 * 2**20
 def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
     """The trainable arrays, and the network as a function of them and a batch, with derivatives in both modes."""
     params, static = partition(net)
-    return params, lambda p, x: jax.vmap(both_ways(eqx.combine(p, static)))(x)
+    return params, lambda p, x: rows(jax.vmap(both_ways(eqx.combine(p, static)))(x))
+
+
+def rows(f: Float[Array, "n ..."]) -> Float[Array, "n out"]:
+    """Outputs of a batch, each as one vector."""
+    return f.reshape(f.shape[0], -1)
 
 
 def output(net: Any, x: Shaped[Array, "n ..."]) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the network's output for one sample. Raises ValueError if it is no vector of real numbers."""
+    """Shape and dtype of the network's output for one sample. Raises ValueError if it is no array of real numbers."""
     return output_of(net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
 

@@ -124,7 +124,7 @@ def capture(net: PyTree, x: Any) -> Capture:
     params, static = partition(net)
     sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     output_of(net, sample)
-    found = find(lambda p, s: eqx.combine(p, static)(s), params, sample)
+    found = find(lambda p, s: eqx.combine(p, static)(s).reshape(-1), params, sample)
     if not found.order:
         raise ValueError(f"no parameter of this {type(net).__name__} enters its outputs, so it has no kernel")
     paths = jax.tree_util.tree_leaves_with_path(params)
@@ -187,7 +187,7 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The output's shape and dtype. Raises ValueError for what does not map one sample to a vector of real outputs."""
+    """The output's shape and dtype, as a vector. Raises ValueError for what does not map one sample to real outputs."""
     given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
     if takes_state(net):
         raise ValueError(f"this network has state, and no kernel of one sample; {FREEZE}")
@@ -200,12 +200,12 @@ def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             "needs eqx.nn.inference_mode(net), or a key that stays, by "
             "js.nets.Function(lambda net, x: net(x, key=key), net); one of Flax train=False, or model.eval()"
         ) from error
-    if getattr(out, "ndim", None) != 1 or not out.size or not jnp.issubdtype(out.dtype, jnp.floating):
+    if not getattr(out, "shape", ()) or not out.size or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(
-            f"the network must map {given}, to a vector of real outputs, shape (c,) with c >= 1, got {describe(out)}; "
-            "return one by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
+            f"the network must map {given}, to an array of real outputs, of shape (c,) with c >= 1 or such as (T, V), "
+            f"got {describe(out)}; return one by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
         )
-    return out
+    return jax.ShapeDtypeStruct((out.size,), out.dtype)
 
 
 def _scale(use: Use, held: dict[int, Any]) -> Any:

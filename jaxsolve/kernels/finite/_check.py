@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PyTree, Shaped
 from ..._checks import concrete, describe, products_round, real_array, require_key, require_size
 from ..._numerics import nonzero, norm, scaled
 from ...nets import partition
-from ._batches import choose_batch_size, output, sum_batches
+from ._batches import choose_batch_size, output, rows, sum_batches
 from ._capture import Capture, Outline, outline
 from ._finite import nonfinite_derivatives
 from ._inputs import check_inputs, check_rates
@@ -238,7 +238,7 @@ def _gradient(net: Any, x: Shaped[Array, "n ..."], v: Float[Array, "n out"]) -> 
     params, static = partition(net)
 
     def of_batch(x: Array, v: Array) -> PyTree:
-        return jax.vjp(lambda p: jax.vmap(eqx.combine(p, static))(x), params)[1](v)[0]
+        return jax.vjp(lambda p: rows(jax.vmap(eqx.combine(p, static))(x)), params)[1](v)[0]
 
     return sum_batches(of_batch, choose_batch_size(net, x, None), x, v)
 

@@ -46,7 +46,7 @@ def _finite(net: Any, x: Shaped[Array, "n ..."]) -> tuple[Bool[Array, " n"], PyT
     params, static = partition(net)
 
     def of_sample(sample: Array) -> tuple[Array, PyTree]:
-        f, pull = jax.vjp(lambda p: eqx.combine(p, static)(sample), params)
+        f, pull = jax.vjp(lambda p: eqx.combine(p, static)(sample).reshape(-1), params)
         # What is not finite in one output's derivative is not finite in the sum over outputs.
         gradient = pull(jnp.ones_like(f))[0]
         return jnp.all(jnp.isfinite(f)), jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), gradient)

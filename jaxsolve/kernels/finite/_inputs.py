@@ -11,6 +11,9 @@ from ..._checks import concrete, describe, in_float32, is_real, require_finite
 from ...nets import AbstractNetwork, partition
 
 
+_KINDS = (jnp.floating, jnp.integer)
+
+
 def check_inputs(
     net: Any,
     x1: Shaped[Array, "n ..."],
@@ -40,8 +43,7 @@ def check_network(net: Any) -> list[Any]:
 
 
 def _check(net: Any, dtypes: set[Any], x: Any, name: str) -> None:
-    kinds = (jnp.floating, jnp.integer) if not isinstance(net, AbstractNetwork) else (jnp.floating,)
-    if not isinstance(x, jax.Array | np.ndarray) or not any(jnp.issubdtype(x.dtype, kind) for kind in kinds):
+    if not isinstance(x, jax.Array | np.ndarray) or not any(jnp.issubdtype(x.dtype, kind) for kind in _KINDS):
         raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"{name} must hold at least one input: at least one sample is needed, got {describe(x)}")

@@ -76,7 +76,7 @@ def _programs(plan: Plan, group: Group) -> dict[str, Any]:
     def run(cell: dict[str, Array], ts: Float[Array, " times"]) -> Any:
         made, dynamics = builder.lane(builder.leaves(cell))
         if isinstance(dynamics, AbstractRandomAccess):
-            return observe_random_access(made, dynamics, plan.observables, ts.astype(made.x.dtype))
+            return observe_random_access(made, dynamics, plan.observables, ts.astype(made.dtype))
         state = dynamics.advance(made, dynamics.init(made, ts), jnp.ones((), int))
         done = dynamics.finish(made, state)
         return lane_of(done, observe_march(made, plan.observables, done))

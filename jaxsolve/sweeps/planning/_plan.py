@@ -280,10 +280,10 @@ def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
     """The values that are observed of a lane, or arrays of the same shape."""
     if isinstance(dynamics, AbstractRandomAccess):
         require_kind(problem, dynamics)
-        return observe_random_access(problem, dynamics, plan.observables, plan.ts.astype(problem.x.dtype))
+        return observe_random_access(problem, dynamics, plan.observables, plan.ts.astype(problem.dtype))
     if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
         read = lambda view: {item.name: item(view) for item in plan.observables}
-        times = jnp.zeros((len(plan.ts), 1), problem.x.dtype)
+        times = jnp.zeros((len(plan.ts), 1), problem.dtype)
         return jax.lax.map(lambda t: read(View(problem, t[0], problem.params)), times)
     return observe_march(problem, plan.observables, dynamics.finish(problem, dynamics.init(problem, plan.ts)))
 

@@ -126,7 +126,7 @@ class Builder:
     def way(self, leaves: Leaves, ts: Array) -> Array:
         """The way that the lane of these arrays goes until the last of these times."""
         problem, given, _ = self._given(leaves)
-        return jnp.asarray(given.way(problem, ts.astype(problem.x.dtype)))
+        return jnp.asarray(given.way(problem, ts.astype(problem.dtype)))
 
     def _given(self, leaves: Leaves) -> tuple[Problem, Any, Any]:
         arrays = jax.tree.unflatten(self._structure, eqx.combine(leaves.own, leaves.shared))

@@ -240,8 +240,8 @@ class Fused(AbstractRunner):
         def lane(own: Any, shared: Any) -> Lanes:
             problem, closed = self.lane(Leaves(own, shared))
             require_kind(problem, closed)
-            observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
-            trust = _trust(closed.at(problem, ts[-1].astype(problem.x.dtype)).certificate)
+            observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.dtype))
+            trust = _trust(closed.at(problem, ts[-1].astype(problem.dtype)).certificate)
             return observed | trust | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
 
         def batch(cells: dict[str, Array]) -> tuple[Lanes]:

@@ -110,7 +110,7 @@ class SilentAlignment(AbstractLinearForm):
             NotApplicable: the problem is of another kind.
         """
         line = self.reduce(problem)
-        r = line.layer_product(flow_time(t, problem.x.dtype))
+        r = line.layer_product(flow_time(t, problem.dtype))
         return Overlaps(safe_hypot(r, line.root_pq), r)
 
     def kernel_matrix(self, problem: Problem, t: Float[Array, ""]) -> Float[Array, "in in"]:
@@ -122,13 +122,13 @@ class SilentAlignment(AbstractLinearForm):
             NotApplicable: the problem is of another kind.
         """
         path = self._path(problem)
-        first, a = path.layers(flow_time(t, problem.x.dtype))
+        first, a = path.layers(flow_time(t, problem.dtype))
         identity = jnp.eye(first.shape[1], dtype=first.dtype)
         return path.flow.outer**2 * (first.T @ first + jnp.sum(a**2) * identity)
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         path = self._path(problem)
-        t = flow_time(t, problem.x.dtype)
+        t = flow_time(t, problem.dtype)
         return View(problem, t, path.flow.params(problem, path.layers(t)))
 
     def _path(self, problem: Problem) -> "_LayerPath":

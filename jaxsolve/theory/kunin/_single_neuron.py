@@ -68,7 +68,7 @@ class SingleNeuronFlow(AbstractLinearForm):
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         neuron = self.reduce(problem)
-        t = flow_time(t, problem.x.dtype)
+        t = flow_time(t, problem.dtype)
         flow = linear_flow(problem)
         w, _ = flow.layers
         a, inside = neuron.weights(t)

@@ -77,7 +77,7 @@ class Balanced(AbstractLinearForm):
             positive_rates(problem),
             _is_balanced(problem, start),
         ]
-        if jnp.finfo(problem.x.dtype).eps > _SOON:
+        if jnp.finfo(problem.dtype).eps > _SOON:
             found.append(_meets_no_saddle(problem, start))
         if problem.x_test is not None:
             found.append(_sees_no_more(problem, problem.x_test, start))
@@ -118,7 +118,7 @@ class Balanced(AbstractLinearForm):
         last = (problem.x @ problem.x.T)[:, None, :, None] * (blocks.last @ blocks.last.T)[None, :, None, :]
         return View(
             problem,
-            jnp.asarray(t, problem.x.dtype),
+            jnp.asarray(t, problem.dtype),
             given_outputs=outputs,
             given_test_outputs=test_outputs,
             given_kernel=outer**2 * (first + last),
@@ -157,7 +157,7 @@ def _blocks(start: _BalancedStart, t: Float[Array, ""]) -> Blocks:
 
 
 def _is_balanced(problem: Problem, start: _BalancedStart) -> Assumption:
-    gap = start.outgoing - start.incoming - start.balance * jnp.eye(len(start.outgoing), dtype=problem.x.dtype)
+    gap = start.outgoing - start.incoming - start.balance * jnp.eye(len(start.outgoing), dtype=problem.dtype)
     size = jnp.linalg.norm(start.outgoing) + jnp.linalg.norm(start.incoming)
     known = (start.largest == 0) | squared_is_known(start.largest)
     return Assumption(

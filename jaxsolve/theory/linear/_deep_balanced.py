@@ -77,7 +77,7 @@ class DeepBalanced(AbstractLinearForm):
         self.require_kind(problem)
         start = _start(problem)
         flow = start.flow
-        t = flow_time(t, problem.x.dtype)
+        t = flow_time(t, problem.dtype)
         # Saddles are left by powers of time: at t = inf, T is infinite.
         endless = jnp.isinf(t)
         T = jnp.where(endless & (flow.speed > 0), jnp.inf, flow.speed * jnp.where(endless, 0, t))

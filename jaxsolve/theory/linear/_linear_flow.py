@@ -128,7 +128,7 @@ def structure_fits(assumptions: Sequence[Assumption]) -> bool:
 
 def positive_rates(problem: Problem) -> Assumption:
     eta = jnp.stack([jnp.asarray(rate) for rate in problem.net.rates().weights])
-    return Assumption("all rates are positive", jnp.where(jnp.all(eta > 0), 0.0, 1.0).astype(problem.x.dtype), 0.0)
+    return Assumption("all rates are positive", jnp.where(jnp.all(eta > 0), 0.0, 1.0).astype(problem.dtype), 0.0)
 
 
 def whitened_inputs(problem: Problem) -> Assumption:
@@ -152,7 +152,7 @@ def whitened_inputs(problem: Problem) -> Assumption:
 
 def tolerance(problem: Problem) -> float:
     """The largest measured violation that counts as rounding; outputs may be off by several times as much."""
-    return min(1e4 * float(jnp.finfo(problem.x.dtype).eps), 2e-4)
+    return min(1e4 * float(jnp.finfo(problem.dtype).eps), 2e-4)
 
 
 def linear_flow(problem: Problem) -> LinearFlow:

@@ -87,7 +87,7 @@ class DecoupledModes(AbstractLinearForm):
         self.require_kind(problem)
         start = _start(problem)
         flow, modes = start.flow, start.modes
-        t = flow_time(t, problem.x.dtype)
+        t = flow_time(t, problem.dtype)
         angle = _lines(start).log_xi(t)
         a, b = rotate(start.a, start.b, angle[None, :])
         first, last = flow.layers

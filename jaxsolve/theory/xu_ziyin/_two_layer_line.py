@@ -60,7 +60,7 @@ class TwoLayerLine(AbstractLinearForm):
     def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         n, a = _line(problem.x)
         off = norm(problem.x - a[:, None] * n[None, :]) / nonzero(norm(problem.x))
-        rounding = 100 * float(jnp.finfo(problem.x.dtype).eps)
+        rounding = 100 * float(jnp.finfo(problem.dtype).eps)
         found = [
             Assumption("inputs lie on a line", off, rounding, "share of the inputs' norm off the line"),
             positive_rates(problem),
@@ -75,7 +75,7 @@ class TwoLayerLine(AbstractLinearForm):
                 Assumption(
                     "the loss is smooth enough for the clock's quadrature",
                     _clock(problem, line).error,
-                    max(1e-10, 1e4 * float(jnp.finfo(problem.x.dtype).eps)),
+                    max(1e-10, 1e4 * float(jnp.finfo(problem.dtype).eps)),
                     "relative error of the angle",
                 )
             )
@@ -99,7 +99,7 @@ class TwoLayerLine(AbstractLinearForm):
         self.require_kind(problem)
         line = _read(problem)
         reduced, net = line.reduced, problem.net
-        t = flow_time(t, problem.x.dtype)
+        t = flow_time(t, problem.dtype)
         if isinstance(problem.loss, MSE):
             s, product = reduced.log_xi(t), reduced.layer_product(t)
         else:
@@ -170,7 +170,7 @@ def _speed(problem: Problem, line: _Line) -> Speed:
 
 @eqx.filter_jit  # `check` is called outside of traces too, where its many steps would compile one by one
 def _clock(problem: Problem, line: _Line) -> LineClock:
-    return line_clock(_speed(problem, line), problem.x.dtype)
+    return line_clock(_speed(problem, line), problem.dtype)
 
 
 def _line(x: Float[Array, "n in"]) -> tuple[Float[Array, " in"], Float[Array, " n"]]:
