@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import zlib
 
 import hypothesis
@@ -75,8 +76,8 @@ REPRESENTATIVE = (
     "report/test_write.py",  # plotly
     "cli/test_sweep_command.py",  # cyclopts, rich
 )
-# After so many tests, a worker that is crowded drops its compiled programs.
-TESTS_BETWEEN_LOOKS = 10
+# After so many seconds, a worker that is crowded drops its compiled programs: few tests may compile very many.
+SECONDS_BETWEEN_LOOKS = 5
 PROGRAMS = pytest.StashKey[str]()  # the folder of compiled programs
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -158,13 +159,15 @@ def _crowded():
     return share > 0.5 or (process / "maps").read_bytes().count(b"\n") > 30_000
 
 
-_tests = itertools.count(1)
+_looks = [time.monotonic()]
 
 
 def pytest_runtest_teardown():
     """Drops compiled programs when they crowd a worker: kept for ever, they fill gigabytes and all mappings."""
-    if next(_tests) % TESTS_BETWEEN_LOOKS == 0 and _crowded():
-        jax.clear_caches()
+    if time.monotonic() - _looks[-1] > SECONDS_BETWEEN_LOOKS:
+        if _crowded():
+            jax.clear_caches()
+        _looks[-1] = time.monotonic()
 
 
 @pytest.fixture

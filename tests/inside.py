@@ -9,7 +9,8 @@ from jaxsolve import _numerics as numerics
 from jaxsolve._checks import one_number, require_key, require_size
 
 # A long march says where it is; tests do not wait for it.
-from jaxsolve._core import _march as marching, _shown as shown
+# How much of the outputs is held at once is set by sizes that no test can afford.
+from jaxsolve._core import _march as marching, _problem as problems, _shown as shown
 
 # The confidence of a slope, for values of a test's own, and how often a critical rate asks for the loss.
 from jaxsolve._diagnose._fit import slope
@@ -306,6 +307,7 @@ __all__ = [
     "papers_reproduce",
     "parse_config",
     "phi",
+    "problems",
     "plan_facts",
     "power",
     "read",

@@ -1,5 +1,7 @@
 """Networks of tokens: integers in, outputs at positions, labels and masks, against loops by hand in optax."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 import jaxsolve as js
 
 from .cases import eps
+from .inside import problems
 
 
 VOCABULARY, LENGTH = 7, 4
@@ -125,7 +128,8 @@ def test_descent_takes_the_steps_of_a_loop_by_hand():
     optimizer = optax.adam(0.01)
     run = js.solve(found, js.Descent(optimizer, rate=1.0), [0.0, 10.0], observe=[js.observe.accuracy()])
     with jax.numpy_dtype_promotion("standard"):
-        params, state = found.net, optimizer.init(found.net)
+        params: Any = found.net
+        state = optimizer.init(params)
         for _ in range(10):
             updates, state = optimizer.update(jax.grad(loss_by_hand)(params, x, y), state, params)
             params = optax.apply_updates(params, updates)
@@ -198,8 +202,47 @@ def test_a_diagnosis_and_a_monitor_of_tokens():
     found = js.Problem(net, x, y, loss=loss)
     np.testing.assert_allclose(report.history["loss"][0], found.objective(found.params), rtol=eps(10))
     assert np.isfinite(report["kernel_change"])
+    seen = js.diagnose(net, x, y, loss=loss, optimizer=optax.adam(0.01), steps=20, test=sentences(3, 2), projections=16)
+    np.testing.assert_allclose(seen["kernel_change"], report["kernel_change"], rtol=0.2)
+    assert any("16 random projections of 28 outputs" in note for note in seen.notes)
     monitor = js.Monitor(found, every=1)
     row = monitor(0, net)
     assert row is not None
     np.testing.assert_allclose(row["loss"], report.history["loss"][0], rtol=eps(10))
     np.testing.assert_allclose(row["kernel_centered_alignment"], report.history["kernel_alignment"][0], rtol=eps(1e3))
+
+
+def test_outputs_that_are_too_large_are_made_a_few_at_a_time(monkeypatch):
+    """Loss, gradient, and the steps of a descent are those of all at once."""
+    x, y = sentences()
+    ways = []
+    for held in (2**27, 2 * LENGTH * VOCABULARY):
+        monkeypatch.setattr(problems, "HELD", held)
+        found = js.Problem(Sequence(jr.key(0)), x, y, loss=js.losses.CrossEntropy(), centered=True)
+        moved = jax.tree.map(lambda leaf: 1.3 * leaf, found.params)
+        value, gradient = jax.jit(jax.value_and_grad(lambda p, found=found: found.objective(p)))(moved)
+        run = js.solve(found, js.Descent(optax.sgd(0.1)), [0.0, 0.3], observe=[js.observe.loss()])
+        ways.append([value, found.loss_of_zero, *jax.tree.leaves(gradient), run["loss"]])
+        assert found.at_once == (held // (LENGTH * VOCABULARY))
+    for whole, parts in zip(*ways, strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=eps(100), atol=eps(10))
+
+
+@pytest.mark.slow
+def test_a_vocabulary_of_real_size_fits_into_memory():
+    """Rows of zeros and ones, or logits of all samples, would be 13 GB; a step holds those of a few."""
+    vocabulary, length, n = 50_257, 512, 128
+    net = js.nets.Function(
+        lambda p, x: p["table"][x] @ p["read"],
+        {
+            "table": jr.normal(jr.key(0), (vocabulary, 4), jnp.float32),
+            "read": jr.normal(jr.key(1), (4, vocabulary), jnp.float32),
+        },
+    )
+    x = jr.randint(jr.key(2), (n, length), 0, vocabulary)
+    found = js.Problem(net, x, jnp.roll(x, -1, 1), loss=js.losses.CrossEntropy())
+    shape = jax.eval_shape(jax.grad(found.objective), found.params)
+    used = jax.jit(jax.grad(found.objective)).lower(found.params).compile().memory_analysis()
+    assert jax.tree.structure(shape) == jax.tree.structure(found.params)
+    assert used is not None
+    assert used.temp_size_in_bytes < 3e9

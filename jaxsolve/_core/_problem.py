@@ -31,6 +31,10 @@ from ..losses._internal import accepts, find_loss, fit
 from ..nets._internal import FREEZE, networks_in, takes_state
 
 
+# Numbers of outputs that are held at once: half a gigabyte in float32, on any machine.
+HELD = 2**27
+
+
 class Problem(eqx.Module):
     """A network at its start, training and test data, and a loss.
 
@@ -200,6 +204,11 @@ class Problem(eqx.Module):
         return math.prod(self.out_shape)
 
     @property
+    def at_once(self) -> int:
+        """The number of samples whose outputs may be held at once."""
+        return max(1, HELD // self.out_size)
+
+    @property
     def target_rows(self) -> Float[Array, "n out"]:
         """The training targets as numbers; of labels at positions rows of 0 and 1, all 0 where masked."""
         if jnp.issubdtype(self.y.dtype, jnp.floating):
@@ -269,8 +278,32 @@ class Problem(eqx.Module):
 
     @hashable
     def objective(self, params: PyTree) -> Float[Array, ""]:
-        """The training loss."""
-        return self.loss.value(self.outputs(params), self.y)
+        """The training loss.
+
+        Outputs that are too large to be held for all samples, as those of language models, are made for a few at a
+        time, and again on the way back.
+        """
+        if len(self.x) <= self.at_once or self.state is not None:
+            return self.loss.value(self.outputs(params), self.y)
+
+        def of_sample(x: Array, y: Array, initial: Array | None) -> Float[Array, ""]:
+            f = self._forward(self.network(params), x[None])[0]
+            return self.loss.pointwise(f if initial is None else f - initial, y)
+
+        return self._average(of_sample)
+
+    @property
+    def loss_of_zero(self) -> Float[Array, ""]:
+        """The training loss of f = 0: the scale of the targets."""
+        if len(self.x) <= self.at_once:
+            return self.loss.value(jnp.zeros((len(self.x), self.out_size), self.dtype), self.y)
+        return self._average(lambda x, y, initial: self.loss.pointwise(jnp.zeros(self.out_size, self.dtype), y))
+
+    def _average(self, of_sample: Callable[..., Float[Array, ""]]) -> Float[Array, ""]:
+        """The average of a function of a sample, its target and what is subtracted from its output, a few at a time."""
+        each = lambda sample: of_sample(*sample)
+        values = jax.lax.map(jax.checkpoint(each), (self.x, self.y, self.initial), batch_size=self.at_once)
+        return jnp.sum(values) / jnp.asarray(self.loss.count(self.y), values.dtype)
 
     @hashable
     def kernel(

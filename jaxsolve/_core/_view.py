@@ -98,7 +98,9 @@ class View(eqx.Module):
     @property
     def loss(self) -> Float[Array, ""]:
         """The training loss."""
-        return self.problem.loss.value(self.outputs, self.problem.y)
+        if self.given_outputs is None:
+            return self.problem.objective(self._known_params("the loss"))
+        return self.problem.loss.value(self.given_outputs, self.problem.y)
 
     def given(self, name: str) -> Array | None:
         """The observable of this name, where the dynamics knows it more directly than through params."""

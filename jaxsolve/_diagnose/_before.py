@@ -1,5 +1,6 @@
 """Statements made before a network trains: Chizat's ratio, and the multiplier at which its regime changes."""
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import PyTree
 
 from .._core import Problem
 from ..dynamics import Descent
+from ..kernels._internal import Trace
 from ..observe._internal import next_update, rate_exponent
 from . import _thresholds
 from ._crossover import Crossover, crossover, curvature
@@ -58,16 +60,15 @@ class Before(NamedTuple):
         return float(self.by_scale["kernel_change"][self.by_scale["multiplier"] == 1][0])
 
     @staticmethod
-    def from_displacement(few: Problem, eta: PyTree, displacement: PyTree, progress: float) -> "Before":
+    def from_displacement(few: Problem, eta: PyTree, displacement: PyTree, progress: float, trace: Trace) -> "Before":
         """By the displacement of a training that was made."""
         if not progress > LEAST:
             return Before(
                 {}, {}, None, None, [], ["Where features begin is not known: the checkpoints have not learnt."]
             )
         # Carried on to the end of training: in the kernel regime parameters move in proportion to the progress.
-        found = crossover(
-            few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _thresholds.KERNEL_CHANGE.value
-        )
+        displacement = jax.tree.map(lambda d: d / min(progress, 1.0), displacement)
+        found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value, trace)
         if found is None:
             return Before({}, {}, None, None, [], [f"Where features begin is not known: {NO_KERNEL}."])
         return Before(_multiplier(found), _by_scale(found), None, None, _advice(found, None), [])
@@ -83,6 +84,7 @@ def before(
     steps: int,
     batch_size: int | None,
     key: Any,
+    trace: Trace,
     *,
     verify: bool,
 ) -> Before:
@@ -94,6 +96,7 @@ def before(
         eta: the learning rates that kernels are weighted with.
         optimizer, steps, batch_size, key: of the training.
         state: of the optimizer at the start.
+        trace: how kernels are computed.
         verify: whether to train on both sides of the multiplier.
     """
     descent = Descent(suited(optimizer, problem.net), rate=1.0)
@@ -137,7 +140,7 @@ def before(
     # Carried on to the end of linearized training, whose displacement is in proportion to its progress.
     made = difference(with_inside(problem.params, inside(end)), problem.params)
     displacement = jax.tree.map(lambda leaf: leaf / min(progress, 1.0), made)
-    found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value)
+    found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value, trace)
     if found is None:
         findings["crossover_multiplier"] = Finding(float("nan"), _thresholds.MULTIPLIER, f"not known: {NO_KERNEL}")
         return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
@@ -148,7 +151,8 @@ def before(
             notes.append("Nothing was trained on both sides of the multiplier: the rates to suit it are not known.")
     elif verify and 0 < found.multiplier < np.inf:
         places = np.array([found.multiplier / BOTH_SIDES, found.multiplier * BOTH_SIDES])
-        changes = [_trained_at(problem, few, eta, optimizer, steps, batch_size, key, m, exponent) for m in places]
+        trained = functools.partial(_trained_at, problem, few, eta, optimizer, steps, batch_size, key, trace)
+        changes = [trained(m, exponent) for m in places]
         by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
         words.append(_verified(places, changes))
     linear_loss = float(objective(_seen_through(probe, linear.net), end))  # as that of the network
@@ -169,7 +173,9 @@ def _seen_through(problem: Problem, lens: Lens) -> Problem:
     return eqx.tree_at(lambda p: p.net, problem, lens)
 
 
-def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier: float, exponent: float) -> float:
+def _trained_at(
+    problem, few, eta, optimizer, steps, batch_size, key, trace, multiplier: float, exponent: float
+) -> float:
     """The kernel's change by the end of training with a multiplier, its rate made to suit."""
     lens = through(problem.net, problem.x, problem.out_size, scale=multiplier)
     # With a multiplier m the gradient is m times as large, so the update m^p times, and what a step adds to f m^(1 + p)
@@ -181,7 +187,7 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
     progress = float(progress_of(seen, end, eta))
     if run.diverged or not progress > LEAST:
         return float("nan")
-    kernels = [whole_kernel(few, params, eta) for params in (few.params, with_inside(few.params, inside(end)))]
+    kernels = [whole_kernel(few, params, eta, trace) for params in (few.params, with_inside(few.params, inside(end)))]
     return float(relative_change(kernels[1], kernels[0])) / min(progress, 1.0)
 
 

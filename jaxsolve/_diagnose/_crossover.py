@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from .. import kernels
 from .._core import Problem
 from .._numerics import nonzero, norm, unit
+from ..kernels._internal import Trace
 from ._movement import whole_kernel
 
 
@@ -70,7 +71,7 @@ class Crossover(NamedTuple):
     changes: np.ndarray
 
 
-def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float) -> Crossover | None:
+def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float, trace: Trace) -> Crossover | None:
     """Finds where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by bisection in log s; the multiplier is 1/s.
 
     None where K_0 is 0.
@@ -80,8 +81,9 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
         eta: the learning rates that its kernel is weighted with.
         displacement: Delta, of linearized training to its end.
         limit: the change that ends the kernel regime.
+        trace: how kernels are computed.
     """
-    before = whole_kernel(problem, problem.params, eta)
+    before = whole_kernel(problem, problem.params, eta, trace)
     if not np.any(np.asarray(before)):
         return None
     first, last = np.log(SMALLEST), np.log(LARGEST)
@@ -89,7 +91,7 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     seen: list[tuple[float, float]] = []
 
     def change(scale: float) -> float:
-        value = float(_change(problem, eta, displacement, before, jnp.asarray(scale, problem.dtype)))
+        value = float(_change(problem, eta, displacement, before, jnp.asarray(scale, problem.dtype), trace))
         seen.append((scale, value))
         # A kernel that overflows has moved beyond any limit.
         return value if np.isfinite(value) else np.inf
@@ -118,6 +120,8 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
 
 
 @eqx.filter_jit
-def _change(problem: Problem, eta: PyTree, displacement: PyTree, before: Array, scale: Float[Array, ""]) -> Array:
+def _change(
+    problem: Problem, eta: PyTree, displacement: PyTree, before: Array, scale: Float[Array, ""], trace: Trace
+) -> Array:
     moved = jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
-    return kernels.relative_change(whole_kernel(problem, moved, eta), before)
+    return kernels.relative_change(whole_kernel(problem, moved, eta, trace), before)

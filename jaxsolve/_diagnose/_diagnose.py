@@ -14,6 +14,7 @@ from .._checks import require_flag, require_size
 from .._core import late, Problem
 from .._numerics import unwatched
 from ..dynamics import Descent
+from ..kernels._internal import Trace
 from ..observe._internal import next_update
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
@@ -21,6 +22,7 @@ from ._examine import examine
 from ._finite import check_derivatives, check_finite, ending
 from ._inputs import check_network, check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
+from ._movement import projections_for
 from ._steps import step_stability, StepStability
 from ._still import moving_rates
 from ._train import batch_size_for, checkpoint_steps, train
@@ -45,6 +47,7 @@ def diagnose(
     centered: bool = False,
     batch_size: int | None = None,
     probes: int = PROBES,
+    projections: int | None = None,
     verify: bool = False,
     key: Any = None,
 ) -> Diagnosis:
@@ -77,6 +80,8 @@ def diagnose(
     Other Arguments:
         batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond.
         probes: samples that are measured on, drawn from x.
+        projections: random projections of the outputs that kernels are computed of, as by `js.kernels.Projected`. None
+            takes all outputs up to 128, and 16 projections of more.
         verify: whether to train at a third and at three times the multiplier of the crossover, too.
         key: of batches and probes; None takes `jax.random.key(0)`.
 
@@ -115,7 +120,8 @@ def diagnose(
     probe_key, batch_key = jax.random.split(key)
     probe, few = (choose(problem, count, probe_key) for count in (probes, min(FEW, probes)))
 
-    check_derivatives(probe, few, probe.params, "at the start")
+    trace = _trace(problem, projections, key)
+    check_derivatives(probe, few, probe.params, "at the start", trace)
     say = _said()
     training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key, say)
     end = ending(problem, probe, optimizer, training) if training.diverged else ""
@@ -125,10 +131,10 @@ def diagnose(
     params = [point.params for point in training.checkpoints]
     updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
     eta, still = moving_rates(probe, params, updates)
-    seen = examine(probe, eta, places, params, say)
+    seen = examine(probe, eta, places, params, trace, say)
     at_start = training.checkpoints[0].state
     say("looking for the multiplier at which the regime changes")
-    ahead = before(problem, probe, few, eta, optimizer, at_start, steps, batch_size, batch_key, verify=verify)
+    ahead = before(problem, probe, few, eta, optimizer, at_start, steps, batch_size, batch_key, trace, verify=verify)
     verdict = decide(seen, training.diverged, ahead.linearized_change)
     stable = step_stability(probe, held, training.checkpoints, say)
 
@@ -143,7 +149,7 @@ def diagnose(
         history["linear_test_loss"] = _at_end(ahead.linear_test_loss, len(places))
     said = {"ending": end, "stuck": ahead.stuck, "uphill": stable.uphill}
     text = paragraph(seen, verdict, findings, ahead.words, stable.words, **said)
-    notes = [*_chosen(problem, probe, batch_size), *still, *ahead.notes, *stable.notes]
+    notes = [*_chosen(problem, probe, batch_size, trace), *still, *ahead.notes, *stable.notes]
     return Diagnosis(
         verdict.regime,
         verdict.near,
@@ -170,6 +176,7 @@ def diagnose_checkpoints(
     centered: bool = False,
     steps: Sequence[int] | None = None,
     probes: int = PROBES,
+    projections: int | None = None,
     key: Any = None,
 ) -> Diagnosis:
     """The diagnosis of a training that has been made: from its saved networks, the first one at the start.
@@ -183,7 +190,7 @@ def diagnose_checkpoints(
         steps: the steps of the checkpoints, ascending; None counts them.
 
     Other Arguments:
-        probes, key: as for `js.diagnose`.
+        probes, projections, key: as for `js.diagnose`.
 
     Example:
         >>> net = js.nets.MLP(
@@ -213,7 +220,7 @@ def diagnose_checkpoints(
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
     for index, later in enumerate(params[1:], 1):
         check_finite(problem, later, f"in checkpoint {index}")
-    return _of_parameters(problem, params, places, probes, key)
+    return _of_parameters(problem, params, places, probes, projections, key)
 
 
 def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Sequence[int]) -> Diagnosis:
@@ -221,17 +228,20 @@ def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Seque
     check_network(problem.net)
     for place, later in zip(steps, params, strict=True):
         check_finite(problem, later, f"at step {place}")
-    return _of_parameters(problem, list(params), list(steps), problem.x.shape[0], jax.random.key(0))
+    return _of_parameters(problem, list(params), list(steps), problem.x.shape[0], None, jax.random.key(0))
 
 
-def _of_parameters(problem: Problem, params: list[PyTree], places: list[int], probes: int, key: Any) -> Diagnosis:
+def _of_parameters(
+    problem: Problem, params: list[PyTree], places: list[int], probes: int, projections: int | None, key: Any
+) -> Diagnosis:
     probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
+    trace = _trace(problem, projections, key)
     for index, network in enumerate(params):
-        check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start")
+        check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start", trace)
     eta, still = moving_rates(probe, params, None)
-    seen = examine(probe, eta, places, params, _said())
+    seen = examine(probe, eta, places, params, trace, _said())
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
-    ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]))
+    ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]), trace)
     verdict = decide(seen, False, ahead.linearized_change)
     stable = StepStability.of_descent(probe, eta, params)
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
@@ -246,8 +256,14 @@ def _of_parameters(problem: Problem, params: list[PyTree], places: list[int], pr
         seen.pairs,
         seen.by_pair,
         ahead.by_scale,
-        tuple([*_chosen(problem, probe, None), *still, *ahead.notes, *stable.notes]),
+        tuple([*_chosen(problem, probe, None, trace), *still, *ahead.notes, *stable.notes]),
     )
+
+
+def _trace(problem: Problem, projections: int | None, key: Any) -> Trace:
+    if projections is not None:
+        return Trace(require_size(projections, "projections"), key)
+    return Trace(projections_for(problem.out_size), key)
 
 
 def _said() -> Callable[[str], None]:
@@ -260,12 +276,17 @@ def _at_end(value: float, count: int) -> np.ndarray:
     return np.array([np.nan] * (count - 1) + [value])
 
 
-def _chosen(problem: Problem, probe: Problem, batch_size: int | None) -> list[str]:
+def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Trace) -> list[str]:
     """Notes on what was chosen for the user, and on what the numbers are of."""
     n, looked = problem.x.shape[0], probe.x.shape[0]
     notes = []
     if looked < n:
         notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")
+    if trace.projections is not None:
+        notes.append(
+            f"Kernels are those of {trace.projections} random projections of {problem.out_size} outputs, on average "
+            "those of all."
+        )
     if batch_size is not None:
         notes.append(
             f"Trained in batches of {batch_size}; sharpness is that of the full batch, which batches keep lower."

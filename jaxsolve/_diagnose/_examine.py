@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from .. import kernels
 from .._core import Problem
+from ..kernels._internal import Trace
 from ..observe._internal import find_groups, Groups, relative_sizes
 from ._groups import adjacent, alignments, masked_rates
 from ._movement import compare_kernels, group_kernels, learnable, movement
@@ -49,7 +50,7 @@ class Examined(NamedTuple):
 
 
 def examine(
-    probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree], say: Callable[[str], None]
+    probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree], trace: Trace, say: Callable[[str], None]
 ) -> Examined:
     """Every checkpoint against the first one.
 
@@ -58,19 +59,20 @@ def examine(
         eta: the learning rates that kernels are weighted with.
         steps: of the checkpoints.
         checkpoints: parameters.
+        trace: how kernels are computed.
         say: is told of every checkpoint.
     """
     groups = find_groups(checkpoints[0])
     masks = masked_rates(eta, groups)
-    start = group_kernels(probe, checkpoints[0], masks)
-    _compare_with_gradients(probe, checkpoints[0], eta, np.sum(np.asarray(start), axis=0))
+    start = group_kernels(probe, checkpoints[0], masks, trace)
+    _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
     rows: list[dict[str, float]] = []
     last, moved, compared = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
         say(f"looking at kernels at step {step} of {steps[-1]}")
         moved = movement(probe, params, eta)
         # The first checkpoint is the start, whose kernels are known.
-        last = group_kernels(probe, params, masks) if rows else start
+        last = group_kernels(probe, params, masks, trace) if rows else start
         compared = compare_kernels(probe, last, start)
         row = {name: float(value) for name, value in moved._asdict().items() if name != "moved"}
         row |= {
@@ -127,10 +129,10 @@ def _unaligned(probe: Problem, kernel: str) -> str:
     return f"the kernel is {kernel or 'the same for all samples'}"
 
 
-def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, kernel: np.ndarray) -> None:
+def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, trace: Trace, kernel: np.ndarray) -> None:
     """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
-    net, ntk = probe.network(params), jnp.asarray(kernel)
-    found = kernels.check(net, probe.x, ntk, eta=eta, key=jax.random.key(0), samples=CERTIFIED)
+    net, ntk = trace.of(probe.network(params)), jnp.asarray(kernel)
+    found = kernels.check(net, probe.x, ntk, eta=trace.rates(net, eta), key=jax.random.key(0), samples=CERTIFIED)
     if float(found.error) > found.bound:  # what is not finite is no doubt about the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 

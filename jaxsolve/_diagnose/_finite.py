@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._core import Problem
 from ..dynamics import Descent
-from ..kernels._internal import nonfinite_derivatives
+from ..kernels._internal import nonfinite_derivatives, Trace
 from ..observe._internal import next_update
 from ._lens import suited
 from ._movement import whole_kernel
@@ -23,23 +23,23 @@ SMALLER = "take a smaller rate"  # where there is nothing else to advise
 
 def check_finite(problem: Problem, params: PyTree, when: str) -> None:
     """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
-    f, value = map(np.asarray, _outputs_and_loss(problem, params))
-    bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
+    sizes, value = map(np.asarray, _sizes_and_loss(problem, params))
+    bad = int(np.sum(~np.isfinite(sizes)))
     if bad:
         raise ValueError(
-            f"the outputs of the network {when} are NaN or infinite for {bad} of {len(f)} samples; scale the inputs "
-            "down, or look for a division by zero or a logarithm in the network; of one that has diverged give an "
-            "earlier checkpoint"
+            f"the outputs of the network {when} are NaN or infinite for {bad} of {len(sizes)} samples; scale the "
+            "inputs down, or look for a division by zero or a logarithm in the network; of one that has diverged give "
+            "an earlier checkpoint"
         )
     if not np.isfinite(value):
         largest = lambda array: f"{float(np.max(np.abs(array))):.2g}"
         raise ValueError(
-            f"the loss {when} is {value}, of outputs up to {largest(f)} and targets up to {largest(problem.y)}: the "
-            f"loss does not suit them, or it overflows {f.dtype}, and they are to be scaled down"
+            f"the loss {when} is {value}, of outputs up to {largest(sizes)} and targets up to {largest(problem.y)}: "
+            f"the loss does not suit them, or it overflows {sizes.dtype}, and they are to be scaled down"
         )
 
 
-def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str) -> None:
+def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str, trace: Trace) -> None:
     """Raises ValueError where the gradient or the tangent kernel is not finite, and names samples and parameters.
 
     Arguments:
@@ -47,8 +47,9 @@ def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str) -
         few: that of fewer of them, for the kernel.
         params: where.
         when: in words.
+        trace: how kernels are computed.
     """
-    if not is_finite(gradient(probe, params)) or not is_finite(whole_kernel(few, params, few.eta)):
+    if not is_finite(gradient(probe, params)) or not is_finite(whole_kernel(few, params, few.eta, trace)):
         # Where each derivative by itself is finite, sums of their products have overflowed.
         raise ValueError(_named(probe, params, when) or _overflows(probe, params, when))
 
@@ -148,6 +149,7 @@ def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves
 
 
 @eqx.filter_jit
-def _outputs_and_loss(problem: Problem, params: PyTree) -> tuple[Array, Array]:
-    f = problem.outputs(params)
-    return f, problem.loss.value(f, problem.y)
+def _sizes_and_loss(problem: Problem, params: PyTree) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """The largest output of every sample, and the loss."""
+    largest = lambda x: jnp.max(jnp.abs(problem.network(params)(x)))
+    return jax.lax.map(largest, problem.x, batch_size=problem.at_once), problem.objective(params)

@@ -15,12 +15,13 @@ from .._checks import concrete, describe, require_size, traced
 from .._core import Problem, Quantity, require_problem, View
 from .._numerics import unwatched
 from ..observe import Observable
-from ..observe._internal import is_traced, require_observables, traced_kernel
+from ..observe._internal import require_observables, shared_kernel
 from ._dataset import dataset
 from ._diagnose import diagnose_parameters
 from ._diagnosis import Diagnosis
 from ._figure import draw_history
 from ._given import given_params
+from ._movement import projections_for
 
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Monitor:
         observe: observables, or one; None takes the loss, how far the kernel has moved and how it meets the targets,
             what the linearized network misses, and how far each layer has moved: `js.observe.loss()`,
             `traced(kernel_change())`, `traced(kernel_centered_alignment())`, `nonlinearity()`, `update_size()`; of
-            networks with state those of no kernel.
+            networks with state those of no kernel, and of more than 128 outputs those of 16 projections.
         every: look at multiples of so many steps.
         log: a function `log(row, step)` that is called with every row, such as `wandb.log`; None for none.
 
@@ -142,8 +143,7 @@ class Monitor:
         if self._kernel is None and compared:
             # Once, and not in the program of a step, where it would be computed anew each time.
             with jax.ensure_compile_time_eval():
-                whole = not all(map(is_traced, compared))
-                self._kernel = _initial_kernel(self.problem, whole)
+                self._kernel = _initial_kernel(self.problem, tuple(compared))
         return _observe(self.problem, self.observe, params, self._kernel, state, t)
 
     def _record(self, count: Int[Array, ""], params: PyTree, state: list[Any] | None) -> dict[str, Array]:
@@ -317,7 +317,8 @@ def _standard(problem: Problem) -> tuple[Observable, ...]:
     if problem.state is not None:
         return loss, missed, moved
     of_kernel = observables.kernel_change(), observables.kernel_centered_alignment()
-    return loss, *map(observables.traced, of_kernel), missed, moved
+    projections = projections_for(problem.out_size)
+    return loss, *(observables.traced(item, projections=projections) for item in of_kernel), missed, moved
 
 
 def _leaves(state: Any) -> list[Any] | None:
@@ -326,8 +327,8 @@ def _leaves(state: Any) -> list[Any] | None:
 
 
 @eqx.filter_jit
-def _initial_kernel(problem: Problem, whole: bool) -> Array:
-    return problem.kernel(problem.params, problem.x) if whole else traced_kernel(problem, problem.net)
+def _initial_kernel(problem: Problem, compared: tuple[Observable, ...]) -> Array | None:
+    return shared_kernel(compared, problem)
 
 
 @eqx.filter_jit

@@ -11,9 +11,15 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .. import kernels
 from .._core import Problem
 from .._numerics import nonzero, norm
+from ..kernels._internal import Trace
 from ..observe._internal import missed_share, position
 from ._lens import inside
 from ._thresholds import ENDED
+
+
+# Kernels of so many outputs are exact; of more, so many projections: of a transformer's 400 outputs the kernel's change
+# was 0.2426 for 0.2435, in a 25th of the backward passes.
+OUTPUTS, PROJECTIONS = 128, 16
 
 
 class Movement(NamedTuple):
@@ -100,17 +106,22 @@ def progress(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
     return jnp.where(done, 1.0, jnp.where(before > 0, 1 - now / nonzero(before), 0.0))
 
 
+def projections_for(outputs: int) -> int | None:
+    """How many random projections of so many outputs stand for them; None if all are taken."""
+    return PROJECTIONS if outputs > OUTPUTS else None
+
+
 @eqx.filter_jit
-def group_kernels(problem: Problem, params: PyTree, masks: PyTree) -> Float[Array, "groups n n"]:
+def group_kernels(problem: Problem, params: PyTree, masks: PyTree, trace: Trace) -> Float[Array, "groups n n"]:
     """The kernel of every group of parameters: the kernel with the rates of all others set to 0."""
     net = problem.network(params)
-    return jax.lax.map(lambda eta: kernels.empirical(net, problem.x, eta=eta, trace=True).ntk, masks)
+    return jax.lax.map(lambda eta: trace(net, problem.x, eta), masks)
 
 
 @eqx.filter_jit
-def whole_kernel(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, "n n"]:
+def whole_kernel(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Float[Array, "n n"]:
     """The kernel of all parameters with rates eta."""
-    return kernels.empirical(problem.network(params), problem.x, eta=eta, trace=True).ntk
+    return trace(problem.network(params), problem.x, eta)
 
 
 @eqx.filter_jit

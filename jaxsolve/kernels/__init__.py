@@ -2,6 +2,7 @@
 
 from .finite._check import check as check
 from .finite._empirical import empirical as empirical, memory_estimate as memory_estimate, unit_rates as unit_rates
+from .finite._projected import Projected as Projected
 from .matrices._classes import class_kernel as class_kernel, class_means as class_means
 from .matrices._features import features as features
 from .matrices._layout import output_average as output_average

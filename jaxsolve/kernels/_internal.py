@@ -2,3 +2,4 @@
 
 from .finite._finite import nonfinite_derivatives as nonfinite_derivatives
 from .finite._jacobian import LayeredJacobian as LayeredJacobian
+from .finite._projected import Trace as Trace

@@ -11,4 +11,4 @@ from ._optimizers import next_update as next_update
 from ._response import rate_exponent as rate_exponent, Response as Response, response as response
 from ._stability import sharpness_ratio as sharpness_ratio
 from ._taps import read_program as read_program, run_program as run_program, TappedProgram as TappedProgram
-from ._traced import is_traced as is_traced, traced_kernel as traced_kernel
+from ._traced import shared_kernel as shared_kernel

@@ -1,13 +1,15 @@
 """Observables of the kernel summed over equal outputs."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float
 
-from .. import kernels
-from .._checks import describe
+from .._checks import describe, require_size
 from .._core import Problem, Quantity, View
+from ..kernels._internal import Trace
 from ._observable import Observable
 
 
@@ -15,31 +17,38 @@ from ._observable import Observable
 class _Traced:
     # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
     observable: Observable
+    projections: int | None = None
+    seed: int = 0  # of their key: an array has no hash
 
     def __call__(self, view: View):
-        known = lambda kernel: kernel if kernel is None or kernel.ndim == 2 else kernel.trace(axis1=1, axis2=3)
-        now, start = known(view.given_kernel), known(view.given_initial_kernel)
-        problem = view.problem
-        now = traced_kernel(problem, view.net) if now is None else now
+        now, start, problem = view.given_kernel, view.given_initial_kernel, view.problem
+        # The trace of a whole kernel is exact: beside it a projection would have moved by its own noise.
+        alike = self.projections is None or (now is not None and start is not None)
+        known = lambda kernel: kernel if kernel.ndim == 2 else kernel.trace(axis1=1, axis2=3) if alike else None
+        now, start = (None if kernel is None else known(kernel) for kernel in (now, start))
+        now = self.kernel(problem, view.net) if now is None else now
         # Of a dynamics without a kernel of its own at the start it is that of the problem's network.
-        start = traced_kernel(problem, problem.net) if start is None else start
+        start = self.kernel(problem, problem.net) if start is None else start
         places = lambda view: (view.given_kernel, view.given_initial_kernel)
         return self.observable(eqx.tree_at(places, view, (now, start), is_leaf=lambda leaf: leaf is None))
 
-
-def traced_kernel(problem: Problem, net: object) -> Float[Array, "n n"]:
-    """sum_c K_icjc: the kernel summed over equal outputs, of networks without state."""
-    if problem.state is not None:
-        raise ValueError("observe.traced is for networks without state: take the whole kernel's observable")
-    return kernels.empirical(net, problem.x, eta=problem.eta, trace=True).ntk
+    def kernel(self, problem: Problem, net: object) -> Float[Array, "n n"]:
+        if problem.state is not None:
+            raise ValueError("observe.traced is for networks without state: take the whole kernel's observable")
+        return Trace(self.projections, jax.random.key(self.seed))(net, problem.x, problem.eta)
 
 
-def is_traced(observable: Observable) -> bool:
-    """True if an observable is one of `traced`."""
-    return isinstance(observable.fn, _Traced)
+def shared_kernel(observables: Sequence[Observable], problem: Problem) -> Array | None:
+    """The kernel at the start that serves all of these observables; None if no single one does."""
+    kinds = [item.fn for item in observables if isinstance(item.fn, _Traced)]
+    if len(kinds) < len(observables):
+        return problem.kernel(problem.params, problem.x)
+    if len({(kind.projections, kind.seed) for kind in kinds}) > 1:
+        return None
+    return kinds[0].kernel(problem, problem.net)
 
 
-def traced(observable: Observable) -> Observable:
+def traced(observable: Observable, *, projections: int | None = None, seed: int = 0) -> Observable:
     """The same observable of the kernel summed over equal outputs, K_ij = sum_c K_icjc, as `js.diagnose` has it.
 
     With c outputs that kernel is c^2 times smaller and takes about c times less to compute.
@@ -47,6 +56,9 @@ def traced(observable: Observable) -> Observable:
     Arguments:
         observable: one of a kernel on the training set that reads it by samples, such as `kernel_change()`,
             `kernel_distance()`, `kernel_centered_alignment()` and `kernel_effective_rank()`.
+        projections: how many random projections of the outputs stand for all of them, as in `js.kernels.Projected`, as
+            of a sequence's; None takes all outputs.
+        seed: of the projections' signs.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -57,13 +69,20 @@ def traced(observable: Observable) -> Observable:
         True
 
     Raises:
-        TypeError: observable is none.
+        TypeError: observable is none, or projections or seed no integer.
         ValueError: it is none of the kernel; when used, if the network has a state.
     """
     if not isinstance(observable, Observable):
         raise TypeError(f"traced takes an observable such as js.observe.kernel_change(), got {describe(observable)}")
     if observable.needs is not Quantity.KERNEL or len(observable.dims) > 1:
         raise ValueError(f"traced takes an observable of the kernel, such as kernel_change(); got {observable.name!r}")
+    count = None if projections is None else require_size(projections, "projections")
+    seed = require_size(seed, "seed", least=0) if count else 0
     return Observable(
-        observable.name, _Traced(observable), Quantity.KERNEL, observable.dims, observable.unit, observable.require
+        observable.name,
+        _Traced(observable, count, seed),
+        Quantity.KERNEL,
+        observable.dims,
+        observable.unit,
+        observable.require,
     )

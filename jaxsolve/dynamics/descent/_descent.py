@@ -249,8 +249,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         )
         unknown = jnp.isnan(times)  # beyond a rate that is no number
         saves = Saves(jnp.where(unknown, ts, times), start, jnp.sum(targets == 0))
-        f = problem.outputs(params)
-        loss = problem.loss.value(f, problem.y)
+        loss = problem.objective(params)
         alive = jnp.isfinite(loss)
         zero = jnp.zeros((), dtype)
         valid = problem.valid & fits(self.until, problem)
@@ -268,7 +267,7 @@ class Descent(AbstractStoppable, AbstractStepping):
             params=params,
             optimizer_state=optimizer_state,
             # Steps that do not grow with the gradient can come back from any loss.
-            limit=jnp.where(grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
+            limit=jnp.where(grows(optimizer, params), self._limit(problem, loss), jnp.inf),
             targets=targets,
             # With a condition times may end in inf, up to which the search for times does not go.
             last=last if self.until is None else self._last(dtype),
@@ -284,9 +283,9 @@ class Descent(AbstractStoppable, AbstractStepping):
         """What is saved at a time."""
         return Stepped(params, optimizer_state) if self.keep_state else params
 
-    def _limit(self, problem: Problem, f: Float[Array, "n out"], loss: Float[Array, ""]) -> Float[Array, ""]:
+    def _limit(self, problem: Problem, loss: Float[Array, ""]) -> Float[Array, ""]:
         # A start that fits has no scale of its own: that of the targets is the loss of f = 0.
-        of_zero = jnp.abs(problem.loss.value(jnp.zeros_like(f), problem.y))
+        of_zero = jnp.abs(problem.loss_of_zero)
         scale = jnp.maximum(jnp.abs(loss), jnp.where(jnp.isfinite(of_zero), of_zero, 0))
         return jnp.where(scale > 0, self.divergence_factor * nonzero(scale), jnp.inf)
 

@@ -1,0 +1,85 @@
+"""Kernels summed over equal outputs, of networks with many outputs: by random projections of them."""
+
+import math
+
+import equinox as eqx
+import jax.random as jr
+from jaxtyping import Array, Float, Key, PyTree, Shaped
+
+from ..._checks import require_key, require_size
+from ._empirical import empirical
+
+
+class Projected(eqx.Module):
+    r"""A network with a few random projections of its outputs in their place: R f(x)/sqrt(count), R of random signs.
+
+    The kernel of the projections, summed over them, is on average that of all outputs:
+    $\sum_{a} K^g_{iaja} \approx \sum_{c} K_{icjc}$. It takes one backward pass for each projection and not for each
+    output, of which a language model has millions. The variance of an entry is at most 2/count times the square of the
+    norm of its block $K_{i \cdot j \cdot}$ (Hutchinson 1990). With one key the kernels of two checkpoints are projected
+    alike, so that their change is not the noise of two draws.
+
+    Arguments:
+        net: the network, its outputs of any shape.
+        count: of projections.
+        key: of the signs.
+
+    Example:
+        >>> net = js.nets.MLP(
+        ...     in_size=3, out_size=200, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
+        >>> x = jax.random.normal(jax.random.key(1), (5, 3))
+        >>> exact = js.kernels.empirical(net, x, trace=True).ntk
+        >>> found = js.kernels.empirical(js.kernels.Projected(net, 16, key=jax.random.key(2)), x, trace=True).ntk
+        >>> bool(js.kernels.relative_change(found, exact) < 0.3)
+        True
+
+    Raises:
+        TypeError, ValueError: count is no integer >= 1, or key no key.
+    """
+
+    net: PyTree
+    key: Key[Array, ""] | None
+    count: int = eqx.field(static=True)  # a shape
+
+    def __init__(self, net: PyTree, count: int, *, key: Key[Array, ""]):
+        require_key(key)
+        self.net, self.count, self.key = net, require_size(count, "count"), key
+
+    def __call__(self, x: Shaped[Array, "..."]) -> Float[Array, " count"]:
+        """The projections of the outputs for one sample."""
+        assert self.key is not None  # without, it is a tree of rates
+        f = self.net(x).reshape(-1)
+        return jr.rademacher(self.key, (self.count, f.size), f.dtype) @ f / math.sqrt(self.count)
+
+    def rates(self, eta: PyTree) -> PyTree:
+        """The learning rates eta of the network as those of this one."""
+        return eqx.tree_at(lambda seen: (seen.net, seen.key), self, (eta, None))
+
+
+class Trace(eqx.Module):
+    """The kernel of a network summed over equal outputs: exact, or by random projections of these.
+
+    Attributes:
+        projections: how many; None takes all outputs.
+        key: of the projections.
+    """
+
+    projections: int | None = eqx.field(static=True)  # a shape
+    key: Key[Array, ""]
+
+    def __call__(self, net: PyTree, x: Shaped[Array, "n ..."], eta: PyTree) -> Float[Array, "n n"]:
+        seen = self.of(net)
+        return empirical(seen, x, eta=self.rates(seen, eta), trace=True).ntk
+
+    def of(self, net: PyTree) -> PyTree:
+        """The network whose kernel it is."""
+        if self.projections is None:
+            return net
+        # Others draw from the key, too.
+        return Projected(net, self.projections, key=jr.fold_in(self.key, self.projections))
+
+    def rates(self, seen: PyTree, eta: PyTree) -> PyTree:
+        """The learning rates of that network."""
+        return seen.rates(eta) if isinstance(seen, Projected) else eta
