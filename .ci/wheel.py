@@ -36,6 +36,7 @@ tried = {
     "data": lambda: js.data.digits(task="parity", n_train=4, key=jax.random.key(0)),
     "sweeps": lambda: js.sweeps.load("."),
     "cli": lambda: __import__("jaxsolve.cli"),
+    "torch": lambda: js.nets.from_torch(None, None),
 }
 for extra, use in tried.items():
     try:

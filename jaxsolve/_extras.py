@@ -10,6 +10,7 @@ EXTRAS = {
     "plot": ("matplotlib", "plotly"),
     "data": ("sklearn", "pooch"),
     "cli": ("cyclopts", "rich", "packaging"),
+    "torch": ("torch",),
 }
 
 

@@ -48,6 +48,8 @@ INSTEAD = {
     "from dask_jobqueue import SLURMCluster": "tests/benchmarks/test_clusters.py",
     "jax.distributed.initialize()": "tests/benchmarks/test_clusters.py",
     "optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)": "tests/test_torch.py",
+    "hidden, readout = torch.nn.Linear(3, 64), torch.nn.Linear(64, 1)": "tests/test_from_torch.py",
+    "hidden, readout = torch.nn.Linear(6, 64), torch.nn.Linear(64, 1)": "tests/test_from_torch.py",
     'wandb.init(project="digits")': "tests/test_loggers.py",
     'trackio.init(project="digits")': "tests/test_loggers.py",
     "from tensorboardX import SummaryWriter": "tests/test_loggers.py",

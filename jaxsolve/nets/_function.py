@@ -96,7 +96,7 @@ def from_linen(module: Any, variables: Any, **options: Any) -> Function:
             f"variables must be what module.init(key, x) returned, with 'params', got {describe(variables)}"
         )
     fixed = {name: values for name, values in variables.items() if name != "params"}
-    return Function(_Call(_linen, module, fixed, options), variables["params"])
+    return Function(Call(_linen, module, fixed, options), variables["params"])
 
 
 def from_nnx(model: Any) -> Function:
@@ -124,7 +124,7 @@ def from_nnx(model: Any) -> Function:
             raise ValueError(f"{type(node).__name__} in training mode is no function of one sample: call model.eval()")
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     # Without their variables, which know the trace that they were made in: calls may count random numbers.
-    return Function(_Call(_nnx, graph, nnx.to_pure_dict(rest)), nnx.to_pure_dict(params))
+    return Function(Call(_nnx, graph, nnx.to_pure_dict(rest)), nnx.to_pure_dict(params))
 
 
 def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
@@ -153,7 +153,7 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
             "js.nets.Function(lambda params, x: transformed.apply(params, state, key, x)[0], params)"
         )
     randomly = "rng" in inspect.signature(transformed.apply).parameters  # not after haiku.without_apply_rng
-    return Function(_Call(_haiku, transformed, (key,) if randomly else ()), params)
+    return Function(Call(_haiku, transformed, (key,) if randomly else ()), params)
 
 
 def _linen(params: PyTree, x: Any, module: Any, fixed: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -170,22 +170,23 @@ def _haiku(params: PyTree, x: Any, transformed: Any, key: tuple[Any, ...]) -> An
     return transformed.apply(params, *key, x)
 
 
-class _Call:
+class Call:
     """f(params, x) = function(params, x, *held), equal to one of the same function and parts: a program serves both."""
 
     def __init__(self, function: Callable[..., Any], *held: Any):
         leaves, structure = jax.tree.flatten(held)
         self._function, self._held = function, held
         self._key = function, structure, tuple(map(_identity, leaves))
+        self._hash = hash(self._key)  # once: it is asked for at every call of a program
 
     def __call__(self, params: PyTree, x: Any) -> Any:
         return self._function(params, x, *self._held)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Call) and self._key == other._key
+        return isinstance(other, Call) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
 
 def _identity(part: Any) -> Any:
