@@ -293,7 +293,7 @@ def test_bad_networks_and_losses():
         ):
             Problem(Returns(w, shape), X, Y)
     for number in (lambda out: jax.lax.complex(out, out), lambda out: jnp.round(out).astype(int)):
-        with pytest.raises(ValueError, match=r"of real numbers, got .* dtype (complex|int)"):
+        with pytest.raises(ValueError, match=r"of real numbers, .*, got .* dtype (complex|int)"):
             Problem(jax.tree_util.Partial(lambda w, x, number=number: number(w @ x), jnp.ones((1, 3))), X, Y)
     with pytest.raises(TypeError, match="net must be an Equinox module acting on one sample, got int 3"):
         Problem(3, X, Y)
@@ -355,7 +355,7 @@ def test_precisions_that_flows_do_not_serve():
 
 def test_a_test_set_that_a_module_cannot_take():
     net = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
-    with pytest.raises(ValueError, match=r"cannot take an input of the test set, which has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"here of shape \(2,\) .*\(an input of the test set\)"):
         Problem(net, X, Y, test=(X[:, :2], Y))
 
 

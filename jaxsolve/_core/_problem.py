@@ -28,7 +28,7 @@ from .._numerics import all_finite, hashable, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, find_loss, fit
-from ..nets._internal import FREEZE, networks_in, takes_state
+from ..nets._internal import FREEZE, networks_in, takes_state, why_not_called
 
 
 # Numbers of outputs that are held at once: half a gigabyte in float32, on any machine.
@@ -181,15 +181,12 @@ class Problem(eqx.Module):
         return out.shape
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
-        found, error = attempt(shape_and_rule, self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+        sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        found, error = attempt(shape_and_rule, self.net, sample)
         if isinstance(error, jax.errors.JAXTypeError):
             raise error  # a network that branches on traced values, about which JAX says more
         if error is not None:
-            raise ValueError(
-                f"the network cannot take an input of {which}, which has shape {x.shape[1:]} and dtype {x.dtype}: "
-                f"{error or type(error).__name__}. It is called as net(x) on one sample; one with dropout needs "
-                "eqx.nn.inference_mode(net), as a flow has no use for a random key"
-            ) from error
+            raise ValueError(f"{why_not_called(self.net, sample, error)} (an input of {which})") from error
         out, self.own_rule = found
         return out
 

@@ -45,8 +45,9 @@ def diagnose(
     steps: int = 200,
     test: tuple[Any, Any] | None = None,
     centered: bool = False,
+    noise: Any = None,
     batch_size: int | None = None,
-    probes: int = PROBES,
+    probes: int | None = None,
     projections: int | None = None,
     verify: bool = False,
     key: Any = None,
@@ -78,8 +79,10 @@ def diagnose(
         centered: whether to train f - f_0.
 
     Other Arguments:
+        noise: the network as it trains, where it has dropout, as for `js.Descent`; the network is then given in
+            inference mode, of which all numbers are. Linearized training is without.
         batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond.
-        probes: samples that are measured on, drawn from x.
+        probes: samples that are measured on, drawn from x. None takes 200, or as many as have 2^27 outputs, if fewer.
         projections: random projections of the outputs that kernels are computed of, as by `js.kernels.Projected`. None
             takes all outputs up to 128, and 16 projections of more.
         verify: whether to train at a third and at three times the multiplier of the crossover, too.
@@ -111,19 +114,19 @@ def diagnose(
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     check_optimizer(optimizer)
     key = read_key(key)
-    steps, probes = require_size(steps, "steps"), require_size(probes, "probes", least=2)
+    steps = require_size(steps, "steps")
     if batch_size is not None:
         require_size(batch_size, "batch_size")
     require_flag(verify, "verify")
     problem = read_problem(net, x, y, loss, test, centered)
     batch_size = batch_size_for(problem, batch_size)
     probe_key, batch_key = jax.random.split(key)
-    probe, few = (choose(problem, count, probe_key) for count in (probes, min(FEW, probes)))
+    probe, few = _choose(problem, probes, probe_key)
 
     trace = _trace(problem, projections, key)
     check_derivatives(probe, few, probe.params, "at the start", trace)
     say = _said()
-    training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key, say)
+    training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key, say, noise)
     end = ending(problem, probe, optimizer, training) if training.diverged else ""
     places = [point.step for point in training.checkpoints]
     # As in `train`, whose states the checkpoints hold.
@@ -149,7 +152,8 @@ def diagnose(
         history["linear_test_loss"] = _at_end(ahead.linear_test_loss, len(places))
     said = {"ending": end, "stuck": ahead.stuck, "uphill": stable.uphill}
     text = paragraph(seen, verdict, findings, ahead.words, stable.words, **said)
-    notes = [*_chosen(problem, probe, batch_size, trace), *still, *ahead.notes, *stable.notes]
+    noisy = [] if noise is None else ["It trained with noise; all numbers are of the network without."]
+    notes = [*noisy, *_chosen(problem, probe, batch_size, trace), *still, *ahead.notes, *stable.notes]
     return Diagnosis(
         verdict.regime,
         verdict.near,
@@ -175,7 +179,7 @@ def diagnose_checkpoints(
     test: tuple[Any, Any] | None = None,
     centered: bool = False,
     steps: Sequence[int] | None = None,
-    probes: int = PROBES,
+    probes: int | None = None,
     projections: int | None = None,
     key: Any = None,
 ) -> Diagnosis:
@@ -210,7 +214,7 @@ def diagnose_checkpoints(
             ascend.
     """
     networks = same_shapes(checkpoints)
-    key, probes = read_key(key), require_size(probes, "probes", least=2)
+    key = read_key(key)
     places = list(range(len(networks))) if steps is None else [int(step) for step in steps]
     if len(places) != len(networks) or any(b <= a for a, b in zip(places[:-1], places[1:], strict=True)):
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
@@ -232,9 +236,9 @@ def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Seque
 
 
 def _of_parameters(
-    problem: Problem, params: list[PyTree], places: list[int], probes: int, projections: int | None, key: Any
+    problem: Problem, params: list[PyTree], places: list[int], probes: int | None, projections: int | None, key: Any
 ) -> Diagnosis:
-    probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
+    probe, few = _choose(problem, probes, key)
     trace = _trace(problem, projections, key)
     for index, network in enumerate(params):
         check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start", trace)
@@ -258,6 +262,12 @@ def _of_parameters(
         ahead.by_scale,
         tuple([*_chosen(problem, probe, None, trace), *still, *ahead.notes, *stable.notes]),
     )
+
+
+def _choose(problem: Problem, probes: int | None, key: Any) -> tuple[Problem, Problem]:
+    """The problems of the samples that are measured on, and of those for the multiplier."""
+    count = max(2, min(PROBES, problem.at_once)) if probes is None else require_size(probes, "probes", least=2)
+    return choose(problem, count, key), choose(problem, min(FEW, count), key)
 
 
 def _trace(problem: Problem, projections: int | None, key: Any) -> Trace:

@@ -13,7 +13,7 @@ from .. import losses, nets
 from .._checks import as_array, attempt, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._core import Problem, read_pair
 from .._programs import forward_mode
-from ..nets._internal import FREEZE, takes_state
+from ..nets._internal import FREEZE, takes_state, why_not_called
 from ._finite import check_finite
 
 
@@ -145,34 +145,12 @@ def _require_callable_on(net: Any, x: Array) -> None:
     one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     out, error = attempt(eqx.filter_eval_shape, net, one)
     if error is not None:
-        raise ValueError(_why(net, x, error)) from error
+        raise ValueError(why_not_called(net, one, error)) from error
     if not getattr(out, "shape", ()):
         raise ValueError(
             "net must map one sample to an array of outputs, of shape (c,) or such as (T, V), but it returns "
             f"{describe(out)}; return one array"
         )
-
-
-def _why(net: Any, x: Array, error: Exception) -> str:
-    said = str(error) or type(error).__name__
-    first = (
-        f"net is called as net(x) on one sample, here of shape {x.shape[1:]} and dtype {x.dtype}, and fails: {said}. "
-    )
-    if "key" in said or "ropout" in said:
-        return first + "If it has dropout, switch it off: eqx.nn.inference_mode(net); noise has no tangent kernel"
-    if not jnp.issubdtype(x.dtype, jnp.floating) and _takes(net, jax.ShapeDtypeStruct(x.shape[1:], jnp.float32)):
-        return first + "It does take floats: convert the inputs, as in x.astype(jnp.float32)"
-    if _takes(net, jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)):
-        return first + (
-            "It does take a batch: give a module of one sample, whose __call__(self, x) returns net(x[None])[0]; "
-            "networks that mix the samples of a batch have no kernel"
-        )
-    return first + "Give inputs of the shape that it takes, samples first"
-
-
-def _takes(net: Any, one: jax.ShapeDtypeStruct) -> bool:
-    _, error = attempt(eqx.filter_eval_shape, net, one)
-    return error is None
 
 
 def _check_loss(problem: Problem) -> None:

@@ -64,11 +64,12 @@ def train(
     batch_size: int | None,
     key: Any,
     say: Callable[[str], None] = lambda words: None,
+    noise: Any = None,
 ) -> ShortTraining:
     """Trains and stops at the steps `at`, the first of which is 0; `say` is told before each of them."""
-    optimizer, key = suited(optimizer, problem.net), None if batch_size is None else key
+    optimizer, key = suited(optimizer, problem.net), None if batch_size is None and noise is None else key
     # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
-    descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key)
+    descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key, noise=noise)
     state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.dtype))
     found, diverged = [Checkpoint(0, state.params, state.optimizer_state)], False
     for step in at[1:]:

@@ -1,6 +1,6 @@
 """Descent in steps, by any optax optimizer."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +10,17 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from ..._checks import concrete, describe, is_real, one_number, require_flag, require_key, require_size, require_steps
+from ..._checks import (
+    attempt,
+    concrete,
+    describe,
+    is_real,
+    one_number,
+    require_flag,
+    require_key,
+    require_size,
+    require_steps,
+)
 from ..._core import (
     AbstractSavingState,
     AbstractStepping,
@@ -89,13 +99,16 @@ class Descent(AbstractStoppable, AbstractStepping):
         optimizer: an optax transformation, such as `optax.sgd(0.1)` or `optax.adam(1e-3)`.
         batch_size: samples per step, drawn without replacement and reshuffled every epoch (an incomplete last batch is
             left out); None takes the full batch.
-        key: for the batches and the augmentation; needed with either. In a sweep each lane has one of its
-            own (`docs/sweeps.md`).
+        key: for the batches, the augmentation and the noise; needed with any of them. In a sweep each lane has one of
+            its own (`docs/sweeps.md`).
         until: stops the run when the full-batch condition is met after a step.
 
     Other Arguments:
         augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses and
             observables are those of the inputs as they are.
+        noise: the network as it trains, where it draws at random, such as by dropout: a function of the network, one
+            sample and a key, `lambda net, x, key: eqx.nn.inference_mode(net, False)(x, key=key)`. The problem holds the
+            network as it is asked afterwards, in inference mode, and losses and observables are those of it.
         batches: any iterable of pairs (x, y) on the host, all of one shape, such as a loader of grain, for data that do
             not fit on the device; in place of batch_size and key. It is called from within the run, so it should make
             them with NumPy. Each step takes the next; what can be gone through
@@ -110,10 +123,11 @@ class Descent(AbstractStoppable, AbstractStepping):
 
     Raises:
         TypeError: the optimizer is no optax transformation; key is no `jax.random.key`; `until` no condition;
-            augmentation none of `js.data`.
+            augmentation none of `js.data`; noise no function.
         ValueError: the optimizer does not show its rate, and none is given (of some that is known when it is used); the
-            rate is not positive; divergence_factor is not above 1; batch_size or an augmentation without a key; a
-            batch_size larger than the training set; a scaling that was made for another kind of optimizer (mup).
+            rate is not positive; divergence_factor is not above 1; batch_size, an augmentation or noise without a key;
+            noise that does not return what the network does; a batch_size larger than the training set; a scaling that
+            was made for another kind of optimizer (mup).
 
     Example:
         >>> import optax
@@ -135,6 +149,7 @@ class Descent(AbstractStoppable, AbstractStepping):
     key: Key[Array, ""] | None
     until: AbstractCondition | None
     augmentation: AbstractAugmentation | None
+    noise: Callable[[Any, Array, Array], Array] | None = eqx.field(static=True)  # a function
     batches: HostBatches | None = eqx.field(static=True)  # on the host
     batch_size: int | None = eqx.field(static=True)  # a shape
     keep_state: bool = eqx.field(static=True)  # changes the program
@@ -150,6 +165,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         key: Key[Array, ""] | None = None,
         until: AbstractCondition | None = None,
         augmentation: AbstractAugmentation | None = None,
+        noise: Callable[[Any, Array, Array], Array] | None = None,
         batches: Iterable[tuple[Any, Any]] | None = None,
         keep_state: bool = False,
         max_steps: int = 10_000_000,
@@ -159,9 +175,13 @@ class Descent(AbstractStoppable, AbstractStepping):
             raise TypeError(f"augmentation must be one such as js.data.flip_and_crop(), got {describe(augmentation)}")
         if augmentation is not None and key is None:
             raise ValueError("an augmentation draws at random: give key= too, such as jax.random.key(0)")
+        if noise is not None and not callable(noise):
+            raise TypeError(f"noise must be a function of a network, one sample and a key, got {describe(noise)}")
+        if noise is not None and key is None:
+            raise ValueError("noise draws at random: give key= too, such as jax.random.key(0)")
         if batches is not None and batch_size is not None:
             raise ValueError("batches brings its own: give either batches=, or batch_size= with key=")
-        if augmentation is None and (batch_size is None) != (key is None):
+        if augmentation is None and noise is None and (batch_size is None) != (key is None):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
         if key is not None:
             if not is_key(key):
@@ -178,7 +198,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         if rate is None:
             require_visible(self.optimizer)
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
-        self.key, self.augmentation = key, augmentation
+        self.key, self.augmentation, self.noise = key, augmentation, noise
         self.batches = None if batches is None else HostBatches(batches)
         self.until = check_until(until)
         self.max_steps, self.keep_state = require_steps(max_steps), require_flag(keep_state, "keep_state")
@@ -293,6 +313,8 @@ class Descent(AbstractStoppable, AbstractStepping):
         samples = problem.x.shape[0]
         if self.batch_size is not None and self.batch_size > samples:
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
+        if self.noise is not None:
+            _require_outputs(self.noise, problem)
         require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer, problem.params))
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
@@ -383,6 +405,8 @@ class Descent(AbstractStoppable, AbstractStepping):
             # Apart from the keys by which a permutation sorts, which are those of the first two parts.
             x = self.augmentation(problem.x, key=jr.fold_in(jr.split(key, 3)[2], batch))
             problem = _restrict(problem, x, problem.y, None)
+        if self.noise is not None:
+            return _noisy_loss(self.noise, problem, params, jr.fold_in(jr.split(key, 4)[3], batch))
         return problem.objective(params)
 
     def finish(self, problem: Problem, state: DescentState) -> March:
@@ -416,6 +440,26 @@ def _written(saved: PyTree, values: PyTree, row: Int[Array, ""], due: Bool[Array
     # A branch of a batch would copy the whole buffer in every step; a row that is out of range is dropped.
     where = lambda buffer: jnp.where(due, row, buffer.shape[0])
     return jax.tree.map(lambda buffer, p: buffer.at[where(buffer)].set(p, mode="drop"), saved, values)
+
+
+def _noisy_loss(noise: Callable[..., Array], problem: Problem, params: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:
+    """The loss of the network as it trains, each sample with a key of its own."""
+    net, n = problem.network(params), problem.x.shape[0]
+    f = jax.vmap(lambda x, key: noise(net, x, key))(problem.x, jr.split(key, n)).reshape(n, -1)
+    return problem.loss.value(f if problem.initial is None else f - problem.initial, problem.y)
+
+
+def _require_outputs(noise: Callable[..., Array], problem: Problem) -> None:
+    """Raises ValueError where noise does not give what the network gives."""
+    sample = jax.ShapeDtypeStruct(problem.x.shape[1:], problem.x.dtype)
+    found, error = attempt(eqx.filter_eval_shape, noise, problem.net, sample, jr.key(0))
+    wanted = f"the network's output for one sample, of shape {problem.out_shape}"
+    if error is not None:
+        raise ValueError(
+            f"noise is called as noise(net, x, key) and returns {wanted}; it fails: {error or type(error).__name__}"
+        ) from error
+    if getattr(found, "shape", None) != problem.out_shape:
+        raise ValueError(f"noise must return {wanted}, got {describe(found)}")
 
 
 def _restrict(problem: Problem, x: Array, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:

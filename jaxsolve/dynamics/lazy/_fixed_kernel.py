@@ -121,9 +121,10 @@ class AbstractFixedKernel(AbstractApproximation):
 
 def check_flow(flow: Any) -> AbstractMarching | None:
     """Returns a marching dynamics or None; raises TypeError for anything else, ValueError for one of images."""
-    if isinstance(flow, Descent) and flow.augmentation is not None:
+    if isinstance(flow, Descent) and (flow.augmentation is not None or flow.noise is not None):
         raise ValueError(
-            "flow moves the outputs themselves and sees no inputs, so it cannot augment them; leave augmentation out"
+            "flow moves the outputs themselves and sees no inputs, so it cannot augment them, nor add noise to the "
+            "network: leave augmentation and noise out"
         )
     if flow is not None and not isinstance(flow, AbstractMarching):
         raise TypeError(f"flow must be a marching dynamics such as GradientFlow(), or None, got {describe(flow)}")

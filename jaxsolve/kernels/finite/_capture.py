@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 from ..._checks import attempt, describe
 from ..._programs import depends_on_inputs
 from ...nets import partition
-from ...nets._internal import FREEZE, takes_state
+from ...nets._internal import FREEZE, takes_state, why_not_called
 from ._uses import find, Found, Use
 
 
@@ -195,11 +195,7 @@ def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     if isinstance(error, jax.errors.JAXTypeError):
         raise error  # a network that branches on traced values, about which JAX says more
     if error is not None:
-        raise ValueError(
-            f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
-            "needs eqx.nn.inference_mode(net), or a key that stays, by "
-            "js.nets.Function(lambda net, x: net(x, key=key), net); one of Flax train=False, or model.eval()"
-        ) from error
+        raise ValueError(why_not_called(net, sample, error)) from error
     if not getattr(out, "shape", ()) or not out.size or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(
             f"the network must map {given}, to an array of real outputs, of shape (c,) with c >= 1 or such as (T, V), "
