@@ -14,7 +14,7 @@ from .. import kernels
 from .._core import Problem
 from ..kernels._internal import Trace
 from ..observe._internal import find_groups, Groups, relative_sizes
-from ._groups import adjacent, alignments, masked_rates
+from ._groups import adjacent, alignments
 from ._movement import compare_kernels, group_kernels, learnable, movement
 from ._stability import difference
 
@@ -63,8 +63,7 @@ def examine(
         say: is told of every checkpoint.
     """
     groups = find_groups(checkpoints[0])
-    masks = masked_rates(eta, groups)
-    start = group_kernels(probe, checkpoints[0], masks, trace)
+    start = group_kernels(probe, checkpoints[0], eta, groups, trace)
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
     rows: list[dict[str, float]] = []
     last, moved, compared = start, None, None
@@ -72,7 +71,7 @@ def examine(
         say(f"looking at kernels at step {step} of {steps[-1]}")
         moved = movement(probe, params, eta)
         # The first checkpoint is the start, whose kernels are known.
-        last = group_kernels(probe, params, masks, trace) if rows else start
+        last = group_kernels(probe, params, eta, groups, trace) if rows else start
         compared = compare_kernels(probe, last, start)
         row = {name: float(value) for name, value in moved._asdict().items() if name != "moved"}
         row |= {

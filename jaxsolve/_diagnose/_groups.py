@@ -1,4 +1,4 @@
-"""Groups of parameters: their learning rates, and the pairs of matrices that follow one another."""
+"""Pairs of matrices that follow one another."""
 
 import re
 from typing import Any
@@ -6,20 +6,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._numerics import nonzero, scaled
-from ..observe._internal import Groups
-
-
-def masked_rates(eta: PyTree, groups: Groups) -> PyTree:
-    """Learning rates, one row per group: its own are kept, all others are 0."""
-    masks = np.array([[float(group == index) for group in groups.of_leaf] for index in range(len(groups.names))])
-    leaves, structure = jax.tree.flatten(eta)
-    return jax.tree.unflatten(
-        structure, [np.asarray(rate) * masks[:, i].astype(rate.dtype) for i, rate in enumerate(leaves)]
-    )
 
 
 def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:

@@ -12,7 +12,7 @@ from .. import kernels
 from .._core import Problem
 from .._numerics import nonzero, norm
 from ..kernels._internal import Trace
-from ..observe._internal import missed_share, position
+from ..observe._internal import Groups, missed_share, position
 from ._lens import inside
 from ._thresholds import ENDED
 
@@ -112,10 +112,13 @@ def projections_for(outputs: int) -> int | None:
 
 
 @eqx.filter_jit
-def group_kernels(problem: Problem, params: PyTree, masks: PyTree, trace: Trace) -> Float[Array, "groups n n"]:
-    """The kernel of every group of parameters: the kernel with the rates of all others set to 0."""
-    net = problem.network(params)
-    return jax.lax.map(lambda eta: trace(net, problem.x, eta), masks)
+def group_kernels(
+    problem: Problem, params: PyTree, eta: PyTree, groups: Groups, trace: Trace
+) -> Float[Array, "groups n n"]:
+    """The kernel of every group of parameters: what they add to that of all."""
+    parts = trace.by_parameter(problem.network(params), problem.x, eta)
+    of_group = lambda index: [part for part, of in zip(parts, groups.of_leaf, strict=True) if of == index]
+    return jnp.stack([sum(rest, start=first) for first, *rest in map(of_group, range(len(groups.names)))])
 
 
 @eqx.filter_jit

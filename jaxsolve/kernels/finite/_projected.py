@@ -3,10 +3,13 @@
 import math
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from ..._checks import require_key, require_size
+from ...nets import partition
 from ._empirical import empirical
 
 
@@ -72,6 +75,15 @@ class Trace(eqx.Module):
     def __call__(self, net: PyTree, x: Shaped[Array, "n ..."], eta: PyTree) -> Float[Array, "n n"]:
         seen = self.of(net)
         return empirical(seen, x, eta=self.rates(seen, eta), trace=True).ntk
+
+    def by_parameter(self, net: PyTree, x: Shaped[Array, "n ..."], eta: PyTree) -> list[Float[Array, "n n"]]:
+        """What every trainable array adds to it, in their order; zeros of those that the outputs do not depend on."""
+        seen = self.of(net)
+        found = empirical(seen, x, eta=self.rates(seen, eta), trace=True, by_layer=True)
+        assert found.layers is not None
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(partition(seen)[0])]
+        nothing = jnp.zeros_like(found.ntk)
+        return [found.layers.get(jax.tree_util.keystr(path).removeprefix("."), nothing) for path in paths]
 
     def of(self, net: PyTree) -> PyTree:
         """The network whose kernel it is."""
