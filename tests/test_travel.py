@@ -115,6 +115,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "kernels.HessianOperator": lambda: js.kernels.HessianOperator(_mlp(), X, Y, jnp.ones((6, 1, 1))),
     "kernels.NTKOperator": lambda: js.kernels.NTKOperator(_mlp(), X),
     "kernels.NeuralTangentsUnavailable": lambda: js.kernels.NeuralTangentsUnavailable("why"),
+    "kernels.Projected": lambda: js.kernels.Projected(_mlp(), 2, key=KEY),
     # Networks
     "nets.Activation": lambda: js.nets.softplus(5.0),
     "nets.BatchNorm": js.nets.BatchNorm,

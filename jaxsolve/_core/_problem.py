@@ -27,7 +27,7 @@ from .._checks import (
 from .._numerics import all_finite, hashable, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
 from ..losses import AbstractLoss, MSE
-from ..losses._internal import accepts, find_loss, fit
+from ..losses._internal import accepts, count, find_loss, fit
 from ..nets._internal import FREEZE, networks_in, takes_state, why_not_called
 
 
@@ -300,7 +300,7 @@ class Problem(eqx.Module):
         """The average of a function of a sample, its target and what is subtracted from its output, a few at a time."""
         each = lambda sample: of_sample(*sample)
         values = jax.lax.map(jax.checkpoint(each), (self.x, self.y, self.initial), batch_size=self.at_once)
-        return jnp.sum(values) / jnp.asarray(self.loss.count(self.y), values.dtype)
+        return jnp.sum(values) / count(self.loss, self.y, values.dtype)
 
     @hashable
     def kernel(

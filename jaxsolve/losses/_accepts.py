@@ -3,11 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Shaped
 
-from ._base import AbstractLoss
+from ._base import AbstractLoss, Unflattened
 from ._cross_entropy import CrossEntropy
 from ._hinge import Hinge, QuadraticHinge, SoftHinge
 from ._logistic import Logistic
-from ._positions import Unflattened
 
 
 # Rows of probabilities sum to 1 up to rounding in single precision.

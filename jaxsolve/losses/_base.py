@@ -38,21 +38,17 @@ class AbstractLoss(eqx.Module):
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         """Brings targets into shape (n, out_size), or raises ValueError saying what this loss accepts."""
 
-    def count(self, y: Shaped[Array, "n target"]) -> Any:
-        """What the sum of `pointwise` is divided by: the number of samples, unless a loss counts otherwise."""
-        return y.shape[0]
-
     def value(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, ""]:
         """The loss of the outputs f."""
-        return jnp.sum(jax.vmap(self.pointwise)(f, y)) / jnp.asarray(self.count(y), f.dtype)
+        return jnp.sum(jax.vmap(self.pointwise)(f, y)) / count(self, y, f.dtype)
 
     def gradient(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out"]:
         """The gradient d value / d f."""
-        return jax.vmap(jax.grad(self.pointwise))(f, y) / jnp.asarray(self.count(y), f.dtype)
+        return jax.vmap(jax.grad(self.pointwise))(f, y) / count(self, y, f.dtype)
 
     def hessian(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out out"]:
         """The diagonal blocks d^2 value / d f_i d f_i; blocks of different samples vanish."""
-        return jax.vmap(jax.hessian(self.pointwise))(f, y) / jnp.asarray(self.count(y), f.dtype)
+        return jax.vmap(jax.hessian(self.pointwise))(f, y) / count(self, y, f.dtype)
 
     def hessian_root(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out out"]:
         """The symmetric roots of the blocks of `hessian`; negative eigenvalues, if there are any, count as 0."""
@@ -61,6 +57,42 @@ class AbstractLoss(eqx.Module):
             return jnp.sqrt(jnp.maximum(blocks, 0))
         values, vectors = jnp.linalg.eigh(blocks)
         return jnp.einsum("nak,nk,nbk->nab", vectors, jnp.sqrt(jnp.maximum(values, 0)), vectors)
+
+
+class Unflattened(AbstractLoss):
+    """A loss of outputs or targets that are no vectors, as one of flat ones.
+
+    Attributes:
+        loss: the loss of one sample's output and target in their shapes.
+        out_shape, target_shape: these shapes.
+        by_position: whether it is the average over the positions of all samples, of labels those that are not negative.
+    """
+
+    loss: AbstractLoss
+    out_shape: tuple[int, ...] = eqx.field(static=True)  # a shape
+    target_shape: tuple[int, ...] = eqx.field(static=True)  # a shape
+    by_position: bool = eqx.field(static=True)  # changes the program
+
+    def pointwise(self, f: Float[Array, " out"], y: Shaped[Array, " target"]) -> Float[Array, ""]:
+        return self.loss.pointwise(f.reshape(self.out_shape), y.reshape(self.target_shape))
+
+    def targets(self, y: Any, out_size: int) -> Shaped[Array, "n target"]:
+        array = jnp.asarray(y)
+        if array.shape[1:] != self.target_shape:
+            raise ValueError(
+                f"targets must be like those of training, of shape {self.target_shape} for each sample, got "
+                f"{describe(array)}"
+            )
+        return array.reshape(array.shape[0], -1)
+
+
+def count(loss: AbstractLoss, y: Shaped[Array, "n target"], dtype: Any) -> Float[Array, ""]:
+    """What the sum of `pointwise` over samples is divided by: their number, or that of positions that count."""
+    if not isinstance(loss, Unflattened) or not loss.by_position:
+        return jnp.asarray(y.shape[0], dtype)
+    if jnp.issubdtype(y.dtype, jnp.floating):
+        return jnp.asarray(y.size // loss.out_shape[-1], dtype)
+    return jnp.maximum(jnp.sum(y >= 0), 1).astype(dtype)  # the loss of a batch that is masked as a whole is 0
 
 
 class Pointwise(AbstractLoss):

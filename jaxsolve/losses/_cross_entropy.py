@@ -39,12 +39,6 @@ class CrossEntropy(AbstractLoss):
         at_label = jnp.take_along_axis(jax.nn.log_softmax(f), jnp.maximum(y, 0)[..., None], axis=-1)[..., 0]
         return -jnp.sum(jnp.where(y >= 0, at_label, 0))
 
-    def count(self, y: Shaped[Array, "n ..."]) -> Any:
-        """The number of positions that are not masked; that of samples, of outputs that are a vector."""
-        if jnp.issubdtype(y.dtype, jnp.floating):
-            return y.size // y.shape[-1]
-        return jnp.maximum(jnp.sum(y >= 0), 1)  # of a batch that is masked as a whole the loss is 0
-
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         if out_size < 2:
             raise ValueError("CrossEntropy needs a network with at least two outputs; for one output use Logistic")

@@ -3,40 +3,14 @@
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Shaped
 
 from .._checks import concrete, describe, real_array
-from ._base import AbstractLoss, Pointwise
+from ._base import AbstractLoss, Pointwise, Unflattened
 from ._cross_entropy import CrossEntropy, read_labels
-
-
-class Unflattened(AbstractLoss):
-    """A loss of outputs or targets that are no vectors, as one of flat ones.
-
-    Attributes:
-        loss: the loss of one sample's output and target in their shapes.
-        out_shape, target_shape: these shapes.
-    """
-
-    loss: AbstractLoss
-    out_shape: tuple[int, ...] = eqx.field(static=True)  # a shape
-    target_shape: tuple[int, ...] = eqx.field(static=True)  # a shape
-
-    def pointwise(self, f: Float[Array, " out"], y: Shaped[Array, " target"]) -> Float[Array, ""]:
-        return self.loss.pointwise(f.reshape(self.out_shape), y.reshape(self.target_shape))
-
-    def count(self, y: Shaped[Array, "n target"]) -> Any:
-        return self.loss.count(y.reshape(y.shape[0], *self.target_shape))
-
-    def targets(self, y: Any, out_size: int) -> Shaped[Array, "n target"]:
-        fitted, y = fit(self.loss, y, self.out_shape)
-        if not isinstance(fitted, Unflattened) or fitted.target_shape != self.target_shape:
-            raise ValueError(f"targets must be those of training in kind: of shape {self.target_shape} for each sample")
-        return y
 
 
 def fit(loss: AbstractLoss, y: Any, out_shape: tuple[int, ...]) -> tuple[AbstractLoss, Shaped[Array, "n target"]]:
@@ -45,11 +19,16 @@ def fit(loss: AbstractLoss, y: Any, out_shape: tuple[int, ...]) -> tuple[Abstrac
     Raises:
         ValueError: the targets do not suit such outputs.
     """
-    if len(out_shape) == 1 or isinstance(loss, Unflattened):
-        return loss, loss.targets(y, math.prod(out_shape))
+    if isinstance(loss, Unflattened):
+        fitted, found = fit(loss.loss, y, out_shape)
+        if fitted != loss:
+            raise ValueError(f"targets must be those of training in kind: of shape {loss.target_shape} for each sample")
+        return loss, found
+    if len(out_shape) == 1:
+        return loss, loss.targets(y, out_shape[0])
     array = y if isinstance(y, jax.Array) else real_array(y, "targets")
     if isinstance(loss, Pointwise):  # only the function knows which targets it takes
-        return Unflattened(loss, out_shape, array.shape[1:]), array.reshape(array.shape[0], -1)
+        return Unflattened(loss, out_shape, array.shape[1:], False), array.reshape(array.shape[0], -1)
     if isinstance(loss, CrossEntropy):
         return _at_positions(loss, read_labels(y), out_shape)
     same = array.shape[1:] == out_shape
@@ -64,7 +43,7 @@ def _at_positions(loss: CrossEntropy, y: Array, out_shape: tuple[int, ...]) -> t
             raise ValueError("all labels are masked (negative): the loss needs one position that counts")
         if known is not None and known.max() >= classes:
             raise ValueError(f"labels must lie in 0..{classes - 1}, or be negative where masked, got {known.max()}")
-        return Unflattened(loss, out_shape, y.shape[1:]), y.astype(jnp.int32).reshape(y.shape[0], -1)
+        return Unflattened(loss, out_shape, y.shape[1:], True), y.astype(jnp.int32).reshape(y.shape[0], -1)
     if y.shape[1:] != out_shape:
         shapes = [f"(n, {', '.join(map(str, shape))})" for shape in (positions, out_shape)]
         raise ValueError(
@@ -72,4 +51,4 @@ def _at_positions(loss: CrossEntropy, y: Array, out_shape: tuple[int, ...]) -> t
             f"{shapes[1]}, got {describe(y)}"
         )
     rows = loss.targets(y.reshape(-1, classes), classes)
-    return Unflattened(loss, out_shape, out_shape), rows.reshape(y.shape[0], -1)
+    return Unflattened(loss, out_shape, out_shape, True), rows.reshape(y.shape[0], -1)

@@ -13,6 +13,7 @@ from ..._checks import concrete, describe, is_real, one_number, require_key, req
 from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
 from ..._numerics import all_finite, nonzero
 from ..._results import RESULTS
+from ...losses._internal import count
 from ...until import AbstractCondition
 from ...until._internal import fits
 from .._marching import at_last_time, check_until, chosen, empty_saves, hold, is_met, PER_STEP, Saves
@@ -307,4 +308,4 @@ def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) ->
 
 def _weighted_loss(problem: Problem, params: PyTree, weights: Float[Array, " n"]) -> Float[Array, ""]:
     each = jax.vmap(problem.loss.pointwise)(problem.outputs(params), problem.y)
-    return jnp.sum(weights * each) / jnp.asarray(problem.loss.count(problem.y), each.dtype)
+    return jnp.sum(weights * each) / count(problem.loss, problem.y, each.dtype)
