@@ -63,5 +63,5 @@ def test_parameters_and_outputs_without_numbers():
     np.testing.assert_array_equal(kernels.empirical(nets.Function(f, params), X).ntk, expected)
     back = LayeredJacobian(nets.Function(f, params), X).pull(jnp.ones((5, 2)))
     assert back.params["none"].shape == (2, 0)
-    with pytest.raises(ValueError, match=r"a vector of real outputs.*shape \(0,\)"):
+    with pytest.raises(ValueError, match=r"an array of real outputs.*shape \(0,\)"):
         kernels.empirical(nets.Function(lambda p, x: (p["w"] @ x)[:0], DENSE), X)
