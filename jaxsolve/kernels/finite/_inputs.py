@@ -11,7 +11,7 @@ from ..._checks import concrete, describe, in_float32, is_real, require_finite
 from ...nets import AbstractNetwork, partition
 
 
-_KINDS = (jnp.floating, jnp.integer)
+_KINDS = (jnp.floating, jnp.integer, jnp.bool_)
 
 
 def check_inputs(
@@ -57,7 +57,7 @@ def _check(net: Any, dtypes: set[Any], x: Any, name: str) -> None:
         )
     if len(dtypes) > 1:
         raise ValueError(f"the network's parameters are {found}; give all of them one dtype, float32 or float64")
-    if jnp.issubdtype(x.dtype, jnp.integer):
+    if not jnp.issubdtype(x.dtype, jnp.floating):
         return  # such as tokens, which are looked up
     if dtypes != {x.dtype}:
         raise ValueError(f"{name} is {x.dtype} but the network's parameters are {found}; convert one of them")
