@@ -16,7 +16,7 @@ from jaxsolve._core import _march as marching, _problem as problems, _shown as s
 from jaxsolve._diagnose._fit import slope
 
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
-from jaxsolve._diagnose._groups import adjacent, alignments
+from jaxsolve._diagnose._pairs import adjacent, alignments
 from jaxsolve._numerics import _known_answers as known_answers, _memory as memory
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.

@@ -26,9 +26,10 @@ from .._checks import (
 )
 from .._numerics import all_finite, hashable, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
+from ..kernels._internal import rows
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, count, find_loss, fit
-from ..nets._internal import FREEZE, networks_in, takes_state, why_not_called
+from ..nets._internal import FREEZE, networks_in, takes, takes_state, why_not_called
 
 
 # Numbers of outputs that are held at once: half a gigabyte in float32, on any machine.
@@ -159,10 +160,10 @@ class Problem(eqx.Module):
         return x, y.astype(dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
 
     def _takes(self, x: Array) -> bool:
-        """Whether integers go into the network as they are. Those of `js.nets` take floats."""
+        """Returns whether integers go into the network as they are. Those of `js.nets` take floats."""
         if isinstance(self.net, nets.AbstractNetwork) or self.state is not None or x.ndim == 0:
             return False
-        return attempt(eqx.filter_eval_shape, self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))[1] is None
+        return takes(self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
     def _read_shape(self, x: Array, which: str) -> tuple[int, ...]:
         if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
@@ -193,6 +194,9 @@ class Problem(eqx.Module):
     @property
     def dtype(self) -> Any:
         """The dtype of the parameters, in which all is computed."""
+        # Targets have it, unless they are labels; taking a network apart would take a millisecond each time.
+        if jnp.issubdtype(self.y.dtype, jnp.floating):
+            return self.y.dtype
         return jax.tree.leaves(self.params)[0].dtype
 
     @property
@@ -249,9 +253,9 @@ class Problem(eqx.Module):
         """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
             # Only where it is needed, as it traces the network once more.
-            return _rows(jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x))
+            return rows(jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x))
         f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
-        return _rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0])
+        return rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0])
 
     @hashable
     def predict(self, params: PyTree, x: Shaped[Array, "n ..."]) -> Float[Array, "n out"]:
@@ -323,10 +327,6 @@ class Problem(eqx.Module):
         product = lambda rate, a, b: rate * jnp.tensordot(_by_output(a), _by_output(b), (2, 2))
         terms = jax.tree.map(product, self.eta, rows, columns)
         return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.dtype))
-
-
-def _rows(f: Float[Array, "n ..."]) -> Float[Array, "n out"]:
-    return f.reshape(f.shape[0], -1)
 
 
 def _by_output(jacobian: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:

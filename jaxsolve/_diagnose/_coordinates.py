@@ -210,8 +210,7 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...
     # The checkpoint is from before the step that diverged, so its change is not that of the training asked for.
     if run.diverged:
         sizes[1] = np.nan
-    names = program.names
-    return names, program.hidden, sizes, why
+    return program.names, program.hidden, sizes, why
 
 
 def _program(problem: Problem) -> TappedProgram:

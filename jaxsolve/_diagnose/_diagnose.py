@@ -121,7 +121,7 @@ def diagnose(
     problem = read_problem(net, x, y, loss, test, centered)
     batch_size = batch_size_for(problem, batch_size)
     probe_key, batch_key = jax.random.split(key)
-    probe, few = _choose(problem, probes, probe_key)
+    probe, few = _probes(problem, probes, probe_key)
 
     trace = _trace(problem, projections, key)
     check_derivatives(probe, few, probe.params, "at the start", trace)
@@ -238,7 +238,7 @@ def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Seque
 def _of_parameters(
     problem: Problem, params: list[PyTree], places: list[int], probes: int | None, projections: int | None, key: Any
 ) -> Diagnosis:
-    probe, few = _choose(problem, probes, key)
+    probe, few = _probes(problem, probes, key)
     trace = _trace(problem, projections, key)
     for index, network in enumerate(params):
         check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start", trace)
@@ -264,16 +264,15 @@ def _of_parameters(
     )
 
 
-def _choose(problem: Problem, probes: int | None, key: Any) -> tuple[Problem, Problem]:
+def _probes(problem: Problem, probes: int | None, key: Any) -> tuple[Problem, Problem]:
     """The problems of the samples that are measured on, and of those for the multiplier."""
     count = max(2, min(PROBES, problem.at_once)) if probes is None else require_size(probes, "probes", least=2)
     return choose(problem, count, key), choose(problem, min(FEW, count), key)
 
 
 def _trace(problem: Problem, projections: int | None, key: Any) -> Trace:
-    if projections is not None:
-        return Trace(require_size(projections, "projections"), key)
-    return Trace(projections_for(problem.out_size), key)
+    given = None if projections is None else require_size(projections, "projections")
+    return Trace(projections_for(problem.out_size) if given is None else given, key)
 
 
 def _said() -> Callable[[str], None]:

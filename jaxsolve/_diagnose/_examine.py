@@ -14,8 +14,8 @@ from .. import kernels
 from .._core import Problem
 from ..kernels._internal import Trace
 from ..observe._internal import find_groups, Groups, relative_sizes
-from ._groups import adjacent, alignments
 from ._movement import compare_kernels, group_kernels, learnable, movement
+from ._pairs import adjacent, alignments
 from ._stability import difference
 
 
@@ -130,8 +130,8 @@ def _unaligned(probe: Problem, kernel: str) -> str:
 
 def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, trace: Trace, kernel: np.ndarray) -> None:
     """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
-    net, ntk = trace.of(probe.network(params)), jnp.asarray(kernel)
-    found = kernels.check(net, probe.x, ntk, eta=trace.rates(net, eta), key=jax.random.key(0), samples=CERTIFIED)
+    (net, eta), ntk = trace.of(probe.network(params), eta), jnp.asarray(kernel)
+    found = kernels.check(net, probe.x, ntk, eta=eta, key=jax.random.key(0), samples=CERTIFIED)
     if float(found.error) > found.bound:  # what is not finite is no doubt about the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 

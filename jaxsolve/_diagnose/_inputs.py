@@ -33,7 +33,11 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
         test_x, test_y = read_pair(test)
         pair = _inputs(test_x, "the inputs of test"), test_y
         _require_same_kind(x, pair[0])
-    _require_callable_on(net, x)
+    # A problem would make floats of integers that a network does not take.
+    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    _, error = attempt(eqx.filter_eval_shape, net, one)
+    if error is not None:
+        raise ValueError(why_not_called(net, one, error)) from error
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_loss(problem)
     if problem.own_rule:  # to be told before it is trained; JAX looks when it lowers a program
@@ -127,7 +131,7 @@ def _inputs(x: Any, name: str) -> Array:
 
 
 def _require_same_kind(x: Array, test_x: Array) -> None:
-    """Raises ValueError for test inputs that integer inputs of training would round, or wrap round."""
+    """Raises ValueError for test inputs that are not of the kind of integer inputs of training: kernels meet both."""
     if jnp.issubdtype(x.dtype, jnp.floating) or np.can_cast(test_x.dtype, x.dtype):
         return
     known = np.asarray(test_x)
@@ -137,19 +141,6 @@ def _require_same_kind(x: Array, test_x: Array) -> None:
         raise ValueError(
             f"the inputs of test are {test_x.dtype}, but those of training {x.dtype}, which the network keeps: give "
             f"test inputs as {x.dtype}, or both as floats"
-        )
-
-
-def _require_callable_on(net: Any, x: Array) -> None:
-    """Raises ValueError for what is no function of one sample, saying what it may be instead."""
-    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    out, error = attempt(eqx.filter_eval_shape, net, one)
-    if error is not None:
-        raise ValueError(why_not_called(net, one, error)) from error
-    if not getattr(out, "shape", ()):
-        raise ValueError(
-            "net must map one sample to an array of outputs, of shape (c,) or such as (T, V), but it returns "
-            f"{describe(out)}; return one array"
         )
 
 

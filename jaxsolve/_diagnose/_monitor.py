@@ -143,7 +143,7 @@ class Monitor:
         if self._kernel is None and compared:
             # Once, and not in the program of a step, where it would be computed anew each time.
             with jax.ensure_compile_time_eval():
-                self._kernel = _initial_kernel(self.problem, tuple(compared))
+                self._kernel = shared_kernel(compared, self.problem)
         return _observe(self.problem, self.observe, params, self._kernel, state, t)
 
     def _record(self, count: Int[Array, ""], params: PyTree, state: list[Any] | None) -> dict[str, Array]:
@@ -324,11 +324,6 @@ def _standard(problem: Problem) -> tuple[Observable, ...]:
 def _leaves(state: Any) -> list[Any] | None:
     """The arrays of an optimizer's state, in whatever tree a library keeps them."""
     return None if state is None else jax.tree.leaves(state)
-
-
-@eqx.filter_jit
-def _initial_kernel(problem: Problem, compared: tuple[Observable, ...]) -> Array | None:
-    return shared_kernel(compared, problem)
 
 
 @eqx.filter_jit

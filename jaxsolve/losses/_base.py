@@ -87,7 +87,7 @@ class Unflattened(AbstractLoss):
 
 
 def count(loss: AbstractLoss, y: Shaped[Array, "n target"], dtype: Any) -> Float[Array, ""]:
-    """What the sum of `pointwise` over samples is divided by: their number, or that of positions that count."""
+    """Returns the number that a sum of `pointwise` is divided by: that of samples, or of positions that count."""
     if not isinstance(loss, Unflattened) or not loss.by_position:
         return jnp.asarray(y.shape[0], dtype)
     if jnp.issubdtype(y.dtype, jnp.floating):

@@ -30,9 +30,9 @@ def why_not_called(net: Any, sample: jax.ShapeDtypeStruct, error: Exception) -> 
             "noise=) trains with it, and kernels are those without"
         )
     integers = not jnp.issubdtype(sample.dtype, jnp.floating)
-    if integers and _takes(net, jax.ShapeDtypeStruct(sample.shape, jnp.float32)):
+    if integers and takes(net, jax.ShapeDtypeStruct(sample.shape, jnp.float32)):
         return first + "It does take floats: convert the inputs, as in x.astype(jnp.float32)"
-    if _takes(net, jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype)):
+    if takes(net, jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype)):
         return first + (
             "It does take a batch: give a module of one sample, whose __call__(self, x) returns net(x[None])[0]; "
             "networks that mix the samples of a batch have no kernel"
@@ -40,5 +40,6 @@ def why_not_called(net: Any, sample: jax.ShapeDtypeStruct, error: Exception) -> 
     return first + "Inputs are given samples first, each of the shape and dtype that it takes"
 
 
-def _takes(net: Any, sample: jax.ShapeDtypeStruct) -> bool:
+def takes(net: Any, sample: jax.ShapeDtypeStruct) -> bool:
+    """Returns whether a network can be called on one sample."""
     return attempt(eqx.filter_eval_shape, net, sample)[1] is None

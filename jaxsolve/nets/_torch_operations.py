@@ -110,7 +110,7 @@ def _max_pool(
     x: Array, size: Ints, stride: Ints = (), padding: Ints = (0,), dilation: Ints = (1,), ceil: bool = False
 ) -> tuple:
     if set(dilation) != {1}:
-        raise NotImplementedError("max pooling with a dilation is not known here")
+        raise NotImplementedError("max pooling with a dilation has no derivative in JAX")
     return lax.reduce_window(x, -jnp.inf, lax.max, *_window(x, size, stride, padding, ceil)), None
 
 
@@ -199,9 +199,7 @@ def _expand(x: Array, shape: Ints, **_: bool) -> Array:
 
 
 def _cat(parts: Sequence[Array], axis: int = 0) -> Array:
-    return jnp.concatenate(
-        [part for part in parts if part.shape != (0,)], axis
-    )  # empty ones of any rank are passed over
+    return jnp.concatenate([part for part in parts if part.shape != (0,)], axis)  # empty ones may be of another rank
 
 
 def _squeeze(x: Array, axes: Any = None) -> Array:

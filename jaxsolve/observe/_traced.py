@@ -38,8 +38,9 @@ class _Traced:
         return Trace(self.projections, jax.random.key(self.seed))(net, problem.x, problem.eta)
 
 
+@eqx.filter_jit
 def shared_kernel(observables: Sequence[Observable], problem: Problem) -> Array | None:
-    """The kernel at the start that serves all of these observables; None if no single one does."""
+    """Returns the kernel at the start that serves all of these observables; None if no single one does."""
     kinds = [item.fn for item in observables if isinstance(item.fn, _Traced)]
     if len(kinds) < len(observables):
         return problem.kernel(problem.params, problem.x)

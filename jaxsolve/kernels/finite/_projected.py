@@ -73,25 +73,22 @@ class Trace(eqx.Module):
     key: Key[Array, ""]
 
     def __call__(self, net: PyTree, x: Shaped[Array, "n ..."], eta: PyTree) -> Float[Array, "n n"]:
-        seen = self.of(net)
-        return empirical(seen, x, eta=self.rates(seen, eta), trace=True).ntk
+        seen, eta = self.of(net, eta)
+        return empirical(seen, x, eta=eta, trace=True).ntk
 
     def by_parameter(self, net: PyTree, x: Shaped[Array, "n ..."], eta: PyTree) -> list[Float[Array, "n n"]]:
-        """What every trainable array adds to it, in their order; zeros of those that the outputs do not depend on."""
-        seen = self.of(net)
-        found = empirical(seen, x, eta=self.rates(seen, eta), trace=True, by_layer=True)
+        """Returns what each trainable array adds to it, in their order; zeros where outputs do not depend on it."""
+        seen, eta = self.of(net, eta)
+        found = empirical(seen, x, eta=eta, trace=True, by_layer=True)
         assert found.layers is not None
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(partition(seen)[0])]
         nothing = jnp.zeros_like(found.ntk)
         return [found.layers.get(jax.tree_util.keystr(path).removeprefix("."), nothing) for path in paths]
 
-    def of(self, net: PyTree) -> PyTree:
-        """The network whose kernel it is."""
+    def of(self, net: PyTree, eta: PyTree) -> tuple[PyTree, PyTree]:
+        """Returns the network whose kernel it is, and its learning rates."""
         if self.projections is None:
-            return net
+            return net, eta
         # Others draw from the key, too.
-        return Projected(net, self.projections, key=jr.fold_in(self.key, self.projections))
-
-    def rates(self, seen: PyTree, eta: PyTree) -> PyTree:
-        """The learning rates of that network."""
-        return seen.rates(eta) if isinstance(seen, Projected) else eta
+        seen = Projected(net, self.projections, key=jr.fold_in(self.key, self.projections))
+        return seen, seen.rates(eta)
