@@ -39,7 +39,11 @@ def _numbers(run: Any, watched: Any, problem: js.Problem) -> Numbers:
     bound = KERNEL
     if problem.initial is not None:
         lost = centered_rounding(problem)
-        bound += lost / float(jnp.max(jnp.abs(problem.y)))
+        share = lost / float(jnp.max(jnp.abs(problem.y)))
+        bound += share
+        for name in (one.name for one in watched if one.name.startswith(("kernel", "test_kernel"))):
+            if name.endswith("distance"):  # the share of a square is twice that of what is squared
+                floors[name] += share * float(jnp.max(jnp.abs(run[name])))
         floors |= dict.fromkeys(("outputs", "test_outputs", "output_change", "test_output_change"), lost)
         for name in ("accuracy", "test_accuracy"):  # of those whose sign is not known
             floors[name] = float(jnp.mean(jnp.abs(run[name.replace("accuracy", "outputs")]) < lost))

@@ -48,8 +48,9 @@ class Problem(eqx.Module):
         test: (x, y) of the test set, or None.
         loss: a loss, or a function of one sample's output and target.
         centered: whether to train f(w) - f(w_0) instead of f(w). Its rounding is eps |f(w_0)|, and what moves the
-            weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Beyond,
-            a warning says so; under a kernel that does not move, f - f_0 starts from exactly 0.
+            weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Distances
+            of kernels go by the square of a change and err by twice as much. Beyond, a warning says so; under a
+            kernel that does not move, f - f_0 starts from exactly 0.
         state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a network is called as
             `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalization the
             outputs, for any inputs, use the statistics of the whole training set at the current parameters: one pass
