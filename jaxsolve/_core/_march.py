@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._numerics import samples_in
 from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, March, step_alone, Undecided
 from ._problem import Problem
 
@@ -90,7 +91,7 @@ def last_state(
 def _last_state(problem, dynamics, ts, show, enough: Callable[[AbstractState], bool] = lambda state: False):
     """The state in which a run ends, or the first one shown that is enough."""
     held = sum(leaf.size for leaf in jax.tree.leaves((problem, dynamics)) if eqx.is_array(leaf))
-    rounds = ROUNDS if held * len(problem.x) <= SMALL else 1
+    rounds = ROUNDS if held * samples_in(problem.x) <= SMALL else 1
     state = init(problem, dynamics, ts)
     while not (bool(state.done) or enough(state)):
         begin = time.perf_counter()

@@ -24,7 +24,7 @@ from .._checks import (
     require_settings,
     warn_of_rounded_products,
 )
-from .._numerics import all_finite, hashable, warn_of_wrong_version
+from .._numerics import all_finite, hashable, Inputs, is_tree, one_of, samples_in, take_samples, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
 from ..kernels._internal import rows
 from ..losses import AbstractLoss, MSE
@@ -43,7 +43,8 @@ class Problem(eqx.Module):
         net: a network from `nets`, or any Equinox module acting on one sample and returning (c,), or an array of
             another shape, such as (T, V) of a sequence. All that is measured is of the outputs as one vector.
         x: training inputs, shape (n, ...), of the network's dtype; or integers, such as tokens, which stay integers
-            where the network takes them.
+            where the network takes them. A network that takes several arrays at once, as net((t, y)) or
+            net({"ids": ids, "mask": mask}), is given a tuple or a dict of arrays, samples first in each.
         y: training targets, shape (n, c), or whatever the loss accepts (labels, one column, labels at positions).
         test: (x, y) of the test set, or None.
         loss: a loss, or a function of one sample's output and target.
@@ -76,9 +77,9 @@ class Problem(eqx.Module):
     """
 
     net: Any
-    x: Shaped[Array, "n ..."]
+    x: Inputs
     y: Shaped[Array, "n target"]
-    x_test: Shaped[Array, "m ..."] | None
+    x_test: Inputs | None
     y_test: Shaped[Array, "m target"] | None
     loss: AbstractLoss
     initial: Float[Array, "n out"] | None  # what `centered` subtracts, on the training and on the test set
@@ -113,7 +114,7 @@ class Problem(eqx.Module):
         if self.initial is not None:
             _warn_of_cancellation(self.initial, self.y)
 
-    def _read(self, x: Any, y: Any, which: str) -> tuple[Array, Array]:
+    def _read(self, x: Any, y: Any, which: str) -> tuple[Inputs, Array]:
         leaves = jax.tree.leaves(self.params)
         if not leaves:
             raise ValueError(
@@ -132,25 +133,12 @@ class Problem(eqx.Module):
                 f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
                 f"flows are finer than other dtypes resolve: {in_float32([dtype])}"
             )
-        given, x, y = x, _array(x, f"the inputs of {which}"), _array(y, f"the targets of {which}")
+        x, y = self._read_inputs(x, dtype, which), _array(y, f"the targets of {which}")
+        n = samples_in(x)
         if jnp.issubdtype(y.dtype, jnp.complexfloating):
             raise ValueError(f"the targets of {which} must be real numbers, got {describe(y)}")
-        integers = jnp.issubdtype(x.dtype, jnp.integer)
-        whole = integers or x.dtype == jnp.bool_
-        kept = whole and self._takes(x)
-        if not kept:
-            _require_exact(x if integers else given, dtype, which)
-            x = x.astype(dtype) if whole else x
-        if x.dtype != dtype and not kept:
-            raise ValueError(
-                f"the inputs of {which} are {x.dtype}, the network is {dtype}; convert one of them, "
-                "for example with x.astype or the network's dtype= argument"
-            )
-        if x.ndim == 0 or x.shape[0] == 0:
-            raise ValueError(f"{which} is empty: x is {describe(x)}, at least one sample is needed")
-        if y.ndim == 0 or y.shape[0] != x.shape[0]:
-            raise ValueError(f"{which} has {x.shape[0]} inputs but its targets are {describe(y)}; need one per input")
-        require_finite(x, f"x of {which}")
+        if y.ndim == 0 or y.shape[0] != n:
+            raise ValueError(f"{which} has {n} inputs but its targets are {describe(y)}; need one per input")
         require_finite(y, f"y of {which}")
         shape = self._read_shape(x, which)
         if not self.out_shape:  # the training set comes first
@@ -160,20 +148,47 @@ class Problem(eqx.Module):
         self.loss, y = fit(self.loss, y, shape)
         return x, y.astype(dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
 
+    def _read_inputs(self, x: Any, dtype: Any, which: str) -> Inputs:
+        several = is_tree(x)
+        leaves, structure = jax.tree.flatten(x) if several else ([x], None)
+        found = []
+        for given in leaves:
+            leaf = _array(given, f"the inputs of {which}")
+            integers = jnp.issubdtype(leaf.dtype, jnp.integer)
+            whole = integers or leaf.dtype == jnp.bool_
+            kept = whole and (several or self._takes(leaf))
+            if not kept:
+                _require_exact(leaf if integers else given, dtype, which)
+                leaf = leaf.astype(dtype) if whole else leaf
+            if leaf.dtype != dtype and not kept:
+                raise ValueError(
+                    f"the inputs of {which} are {leaf.dtype}, the network is {dtype}; convert one of them, "
+                    "for example with x.astype or the network's dtype= argument"
+                )
+            if leaf.ndim == 0 or leaf.shape[0] == 0:
+                raise ValueError(f"{which} is empty: x is {describe(leaf)}, at least one sample is needed")
+            require_finite(leaf, f"x of {which}")
+            found.append(leaf)
+        if len({len(leaf) for leaf in found}) > 1:
+            raise ValueError(f"the arrays of the inputs of {which} must hold equally many samples, got {describe(x)}")
+        return found[0] if structure is None else jax.tree.unflatten(structure, found)
+
     def _takes(self, x: Array) -> bool:
         """Returns whether integers go into the network as they are. Those of `js.nets` take floats."""
         if isinstance(self.net, nets.AbstractNetwork) or self.state is not None or x.ndim == 0:
             return False
         return takes(self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
-    def _read_shape(self, x: Array, which: str) -> tuple[int, ...]:
-        if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
-            raise ValueError(f"each input of {which} has shape {x.shape[1:]}, the network takes {self.net.in_shape}")
+    def _read_shape(self, x: Inputs, which: str) -> tuple[int, ...]:
+        shapes = [leaf.shape[1:] for leaf in jax.tree.leaves(x)]
+        if isinstance(self.net, nets.AbstractNetwork) and shapes != [self.net.in_shape]:
+            given = " and ".join(map(str, shapes))
+            raise ValueError(f"each input of {which} has shape {given}, the network takes {self.net.in_shape}")
         if self.state is None:
             out = self._shape_of_output(x, which)
         else:
             self.own_rule = False  # none is looked for behind a state
-            batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
+            batch, _ = eqx.filter_eval_shape(_with_state, self.net, take_samples(x, slice(1)), self.state)
             out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
         if not getattr(out, "shape", ()) or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ValueError(
@@ -182,8 +197,8 @@ class Problem(eqx.Module):
             )
         return out.shape
 
-    def _shape_of_output(self, x: Array, which: str) -> Any:
-        sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    def _shape_of_output(self, x: Inputs, which: str) -> Any:
+        sample = one_of(x)
         found, error = attempt(shape_and_rule, self.net, sample)
         if isinstance(error, jax.errors.JAXTypeError):
             raise error  # a network that branches on traced values, about which JAX says more
@@ -250,7 +265,7 @@ class Problem(eqx.Module):
                 f"run.final.params, got {describe(params)}"
             ) from error
 
-    def _forward(self, net: Any, x: Array | None = None) -> Array:
+    def _forward(self, net: Any, x: Inputs | None = None) -> Array:
         """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
             # Only where it is needed, as it traces the network once more.
@@ -259,7 +274,7 @@ class Problem(eqx.Module):
         return rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0])
 
     @hashable
-    def predict(self, params: PyTree, x: Shaped[Array, "n ..."]) -> Float[Array, "n out"]:
+    def predict(self, params: PyTree, x: Inputs) -> Float[Array, "n out"]:
         """The trained function on inputs x: f(params), or f(params) - f(start) if centered."""
         f = self._forward(self.network(params), x)
         return f - self._forward(self.net, x) if self.centered else f
@@ -285,11 +300,11 @@ class Problem(eqx.Module):
         Outputs that are too large to be held for all samples, as those of language models, are made for a few at a
         time, and again on the way back.
         """
-        if len(self.x) <= self.at_once or self.state is not None:
+        if samples_in(self.x) <= self.at_once or self.state is not None:
             return self.loss.value(self.outputs(params), self.y)
 
-        def of_sample(x: Array, y: Array, initial: Array | None) -> Float[Array, ""]:
-            f = self._forward(self.network(params), x[None])[0]
+        def of_sample(x: PyTree, y: Array, initial: Array | None) -> Float[Array, ""]:
+            f = self._forward(self.network(params), take_samples(x, None))[0]
             return self.loss.pointwise(f if initial is None else f - initial, y)
 
         return self._average(of_sample)
@@ -297,8 +312,9 @@ class Problem(eqx.Module):
     @property
     def loss_of_zero(self) -> Float[Array, ""]:
         """The training loss of f = 0: the scale of the targets."""
-        if len(self.x) <= self.at_once:
-            return self.loss.value(jnp.zeros((len(self.x), self.out_size), self.dtype), self.y)
+        n = samples_in(self.x)
+        if n <= self.at_once:
+            return self.loss.value(jnp.zeros((n, self.out_size), self.dtype), self.y)
         return self._average(lambda x, y, initial: self.loss.pointwise(jnp.zeros(self.out_size, self.dtype), y))
 
     def _average(self, of_sample: Callable[..., Float[Array, ""]]) -> Float[Array, ""]:
@@ -308,9 +324,7 @@ class Problem(eqx.Module):
         return jnp.sum(values) / count(self.loss, self.y, values.dtype)
 
     @hashable
-    def kernel(
-        self, params: PyTree, x1: Shaped[Array, "n ..."], x2: Shaped[Array, "m ..."] | None = None
-    ) -> Float[Array, "n out m out"]:
+    def kernel(self, params: PyTree, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n out m out"]:
         """The NTK that drives f: eta-weighted, gamma^2 included.
 
         That of a network with state is the kernel of the batch function: the statistics move with the parameters. It
@@ -320,7 +334,7 @@ class Problem(eqx.Module):
             return self._batch_kernel(params, x1, x2)
         return kernels.empirical(self.network(params), x1, x2, eta=self.eta).ntk
 
-    def _batch_kernel(self, params: PyTree, x1: Array, x2: Array | None) -> Array:
+    def _batch_kernel(self, params: PyTree, x1: Inputs, x2: Inputs | None) -> Array:
         jacobian = jax.jacrev(lambda p, x: self._forward(self.network(p), x))
         rows = jacobian(params, x1)
         columns = rows if x2 is None else jacobian(params, x2)

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from .. import nets
 from .._checks import require_flag, require_size
 from .._core import late, Problem
-from .._numerics import unwatched
+from .._numerics import samples_in, unwatched
 from ..dynamics import Descent
 from ..kernels._internal import Trace
 from ..observe._internal import next_update
@@ -232,7 +232,7 @@ def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Seque
     check_network(problem.net)
     for place, later in zip(steps, params, strict=True):
         check_finite(problem, later, f"at step {place}")
-    return _of_parameters(problem, list(params), list(steps), problem.x.shape[0], None, jax.random.key(0))
+    return _of_parameters(problem, list(params), list(steps), samples_in(problem.x), None, jax.random.key(0))
 
 
 def _of_parameters(
@@ -287,7 +287,7 @@ def _at_end(value: float, count: int) -> np.ndarray:
 
 def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Trace) -> list[str]:
     """Notes on what was chosen for the user, and on what the numbers are of."""
-    n, looked = problem.x.shape[0], probe.x.shape[0]
+    n, looked = samples_in(problem.x), samples_in(probe.x)
     notes = []
     if looked < n:
         notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")

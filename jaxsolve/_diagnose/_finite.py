@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._core import Problem
+from .._numerics import take_samples
 from ..dynamics import Descent
 from ..kernels._internal import nonfinite_derivatives, Trace
 from ..observe._internal import next_update
@@ -139,9 +140,9 @@ def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves
     """Two arrays, True where squares of a sample's output derivatives, or its loss's derivative, are not finite."""
     bad = lambda array: ~jnp.all(jnp.isfinite(array))
 
-    def of_sample(sample: tuple[Array, Array]) -> tuple[Array, Array]:
+    def of_sample(sample: tuple[PyTree, Array]) -> tuple[Array, Array]:
         x, y = sample
-        f, pull = jax.vjp(lambda p: problem.predict(p, x[None]), params)
+        f, pull = jax.vjp(lambda p: problem.predict(p, take_samples(x, None)), params)
         squares = [bad(jnp.sum(row**2)) for row in jax.tree.leaves(pull(jnp.ones_like(f))[0])]
         return jnp.stack(squares), bad(problem.loss.gradient(f, y[None]))
 

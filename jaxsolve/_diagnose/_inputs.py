@@ -12,6 +12,7 @@ from jaxtyping import Array
 from .. import losses, nets
 from .._checks import as_array, attempt, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._core import Problem, read_pair
+from .._numerics import Inputs, is_tree, one_of, samples_in
 from .._programs import forward_mode
 from ..nets._internal import FREEZE, takes_state, why_not_called
 from ._finite import check_finite
@@ -34,7 +35,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
         pair = _inputs(test_x, "the inputs of test"), test_y
         _require_same_kind(x, pair[0])
     # A problem would make floats of integers that a network does not take.
-    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    one = one_of(x)
     _, error = attempt(eqx.filter_eval_shape, net, one)
     if error is not None:
         raise ValueError(why_not_called(net, one, error)) from error
@@ -120,7 +121,11 @@ def require_own(optimizer: Any) -> None:
         )
 
 
-def _inputs(x: Any, name: str) -> Array:
+def _inputs(x: Any, name: str) -> Inputs:
+    return jax.tree.map(lambda leaf: _array(leaf, name), x) if is_tree(x) else _array(x, name)
+
+
+def _array(x: Any, name: str) -> Array:
     try:
         array = as_array(x)
     except (TypeError, ValueError, OverflowError) as error:
@@ -130,8 +135,14 @@ def _inputs(x: Any, name: str) -> Array:
     return array
 
 
-def _require_same_kind(x: Array, test_x: Array) -> None:
+def _require_same_kind(x: Inputs, test_x: Inputs) -> None:
     """Raises ValueError for test inputs that are not of the kind of integer inputs of training: kernels meet both."""
+    if jax.tree.structure(x) != jax.tree.structure(test_x):
+        raise ValueError(f"the inputs of test must be such as those of training, {describe(x)}, got {describe(test_x)}")
+    jax.tree.map(_require_same_dtype, x, test_x)
+
+
+def _require_same_dtype(x: Array, test_x: Array) -> None:
     if jnp.issubdtype(x.dtype, jnp.floating) or np.can_cast(test_x.dtype, x.dtype):
         return
     known = np.asarray(test_x)
@@ -157,12 +168,12 @@ def _check_loss(problem: Problem) -> None:
 
 def choose(problem: Problem, count: int, key: Any) -> Problem:
     """The problem of `count` samples drawn from it (all, if it has no more): what probes and kernels look at."""
-    n = problem.x.shape[0]
+    n = samples_in(problem.x)
     # Sorted, so that samples keep the order in which they were given.
     chosen = np.arange(n) if n <= count else np.sort(np.asarray(jax.random.permutation(key, n))[:count])
     fields = lambda p: (p.x, p.y, p.initial)
-    take = lambda array: None if array is None else jax.device_put(np.asarray(array)[chosen])
-    values = tuple(map(take, fields(problem)))
+    take = lambda array: jax.device_put(np.asarray(array)[chosen])
+    values = jax.tree.map(take, fields(problem))
     return eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
 
 

@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .. import nets
+from .._numerics import Inputs
 from .._programs import both_ways
 
 
@@ -21,7 +22,8 @@ class Lens(nets.AbstractNetwork):
         net: the network.
         start: theta_0.
         scale: the multiplier of what the network has learnt.
-        shape, outputs: of an input, and their number.
+        shape: of an input; empty if it is several arrays.
+        outputs: their number.
         linear: whether to linearize.
     """
 
@@ -58,7 +60,7 @@ class Lens(nets.AbstractNetwork):
         inner = self.net.scaling if isinstance(self.net, nets.AbstractNetwork) else None
         return nets.Scaling([1.0], [1.0], [1.0]) if inner is None else inner
 
-    def __call__(self, x: Shaped[Array, "..."]) -> Float[Array, "..."]:
+    def __call__(self, x: PyTree[Shaped[Array, "..."]]) -> Float[Array, "..."]:
         params, rest = nets.partition(self.net)
         at = lambda p: eqx.combine(p, rest)(x)
         if self.linear:
@@ -88,11 +90,12 @@ def with_inside(tree: PyTree, new: PyTree) -> PyTree:
     return eqx.tree_at(inside, tree, new) if isinstance(tree, Lens) else new
 
 
-def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = False) -> Lens:
+def through(net: Any, x: Inputs, out_size: int, *, scale: Any, linear: bool = False) -> Lens:
     """The network, with its present parameters as the start, through a lens."""
     start = nets.partition(net)[0]
     scale = jnp.asarray(scale, jax.tree.leaves(start)[0].dtype)
-    return Lens(net, start, scale, x.shape[1:], out_size, linear=linear)
+    shape = x.shape[1:] if eqx.is_array(x) else ()
+    return Lens(net, start, scale, shape, out_size, linear=linear)
 
 
 def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:

@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, PyTree
 
 from .._core import Problem
+from .._numerics import samples_in
 from .._results import RESULTS
 from ..dynamics import Descent
 from ._lens import suited
@@ -48,8 +49,8 @@ class ShortTraining(NamedTuple):
 def batch_size_for(problem: Problem, given: int | None) -> int | None:
     """The batch size: as given, else the full batch if it is small."""
     if given is not None:
-        return given if given < problem.x.shape[0] else None
-    return None if problem.x.shape[0] <= FULL_BATCH else BATCH
+        return given if given < samples_in(problem.x) else None
+    return None if samples_in(problem.x) <= FULL_BATCH else BATCH
 
 
 def checkpoint_steps(steps: int, count: int) -> list[int]:

@@ -29,4 +29,12 @@ from ._safe import (
     tanhc as tanhc,
     unit as unit,
 )
+from ._samples import (
+    in_words as in_words,
+    Inputs as Inputs,
+    is_tree as is_tree,
+    one_of as one_of,
+    samples_in as samples_in,
+    take_samples as take_samples,
+)
 from ._settings import one_thread as one_thread, unwatched as unwatched

@@ -5,23 +5,25 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from .._checks import attempt
+from .._numerics import in_words
 
 
-def why_not_called(net: Any, sample: jax.ShapeDtypeStruct, error: Exception) -> str:
+def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Exception) -> str:
     """A sentence on what a network was called with, how it failed, and what to give instead.
 
     Arguments:
         net: the network.
-        sample: the shape and dtype of one sample.
+        sample: the shapes and dtypes of one sample.
         error: what the call raised.
     """
     said = str(error) or type(error).__name__
-    first = (
-        f"net is called as net(x) on one sample, here of shape {sample.shape} and dtype {sample.dtype}, and fails: "
-        f"{said}. "
-    )
+    first = f"net is called as net(x) on one sample, here {in_words(sample)}, and fails: {said}. "
+    if isinstance(sample, dict | tuple) and takes(_Apart(net), sample):
+        stars = "**x" if isinstance(sample, dict) else "*x"
+        return first + f"It does take them as arguments: give js.nets.Function(lambda net, x: net({stars}), net)"
     missing = isinstance(error, TypeError) and "argument" in said
     if missing or any(word in said for word in ("ropout", "key", "rng", "RNG", "PRNG")):
         return first + (
@@ -29,10 +31,11 @@ def why_not_called(net: Any, sample: jax.ShapeDtypeStruct, error: Exception) -> 
             "dropout in inference mode, by eqx.nn.inference_mode(net), model.eval() or train=False: js.Descent(..., "
             "noise=) trains with it, and kernels are those without"
         )
-    integers = not jnp.issubdtype(sample.dtype, jnp.floating)
+    array = isinstance(sample, jax.ShapeDtypeStruct)
+    integers = array and not jnp.issubdtype(sample.dtype, jnp.floating)
     if integers and takes(net, jax.ShapeDtypeStruct(sample.shape, jnp.float32)):
         return first + "It does take floats: convert the inputs, as in x.astype(jnp.float32)"
-    if takes(net, jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype)):
+    if takes(net, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), sample)):
         return first + (
             "It does take a batch: give a module of one sample, whose __call__(self, x) returns net(x[None])[0]; "
             "networks that mix the samples of a batch have no kernel"
@@ -40,6 +43,15 @@ def why_not_called(net: Any, sample: jax.ShapeDtypeStruct, error: Exception) -> 
     return first + "Inputs are given samples first, each of the shape and dtype that it takes"
 
 
-def takes(net: Any, sample: jax.ShapeDtypeStruct) -> bool:
+def takes(net: Any, sample: PyTree[jax.ShapeDtypeStruct]) -> bool:
     """Returns whether a network can be called on one sample."""
     return attempt(eqx.filter_eval_shape, net, sample)[1] is None
+
+
+class _Apart(eqx.Module):
+    """A network that takes the arrays of a dict or tuple as arguments."""
+
+    net: Any
+
+    def __call__(self, x: Any) -> Any:
+        return self.net(**x) if isinstance(x, dict) else self.net(*x)

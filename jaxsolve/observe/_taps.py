@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, PyTree
 
+from .._numerics import Inputs
 from .._programs import called, read, Rules, Step, Steps
 
 
@@ -28,7 +29,7 @@ class Product(NamedTuple):
         name: that of the parameters.
         step: the operation, a product of matrices or a convolution.
         weights, data: the slots of its factors.
-        given: whether the data are the inputs, but for factors, shifts and shapes.
+        given: whether the data are the inputs, side by side, but for factors, shifts and shapes.
     """
 
     name: str
@@ -56,7 +57,7 @@ class TappedProgram(NamedTuple):
     products: tuple[Product, ...]
 
 
-def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) -> TappedProgram:
+def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs) -> TappedProgram:
     """The program of f(params, x), and where to tap it.
 
     Arguments:
@@ -68,7 +69,7 @@ def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) 
     inputs = [steps.slot(var.aval) for var in closed.jaxpr.invars]
     read(closed, inputs, Rules(steps.constant, steps.apply, lambda eqn, _: called(eqn) is not None))
     paths = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    finder = _TapFinder(steps, paths)
+    finder = _TapFinder(steps, paths, len(inputs))
     for step in steps.steps:
         finder.see(step)
     # Asked once all steps have been seen: whether a sum is a mean, which is subtracted again, shows behind it.
@@ -90,11 +91,11 @@ class _TapFinder:
         hidden: names of operations that were not entered, and hold parameters.
     """
 
-    def __init__(self, steps: Steps, paths: list[str]):
+    def __init__(self, steps: Steps, paths: list[str], inputs: int):
         self.paths, self.products, self.factors, self.hidden = paths, [], [], []
         self.known = steps.values
-        self.data = {len(paths)}  # what depends on x, the last input
-        self.given = {len(paths)}  # what of it is affine in x
+        self.data = set(range(len(paths), inputs))  # what depends on x, whose arrays are the last inputs
+        self.given = set(self.data)  # what of it is affine in x
         self.origin = {index: frozenset({index}) for index in range(len(paths))}  # the parameters that made a value
         self.weighed: dict[int, frozenset[int]] = {}  # data times parameters by entry: what a sum makes a product
         self.shaped: dict[int, int] = {}  # what a value is another shape of
@@ -120,7 +121,8 @@ class _TapFinder:
             self.origin |= dict.fromkeys(step.outputs, weights)
             return
         self.data |= set(step.outputs)
-        if step.name in _AFFINE and len(fed) == 1 and fed[0] in self.given and not weights:
+        alike = (step.name in _AFFINE and len(fed) == 1) or step.name == "concatenate"
+        if alike and self.given.issuperset(fed) and not weights:
             self.given |= set(step.outputs)
         self._weigh(step, fed[0], weights)
         if step.name == "reduce_sum":
@@ -184,15 +186,15 @@ def _distinct(labels: list[str]) -> list[str]:
     return out
 
 
-def values(program: TappedProgram, params: PyTree, x: Array) -> dict[int, Any]:
+def values(program: TappedProgram, params: PyTree, x: Inputs) -> dict[int, Any]:
     """All values of the program, by slot."""
-    held = program.steps.values | dict(enumerate([*jax.tree.leaves(params), x]))
+    held = program.steps.values | dict(enumerate([*jax.tree.leaves(params), *jax.tree.leaves(x)]))
     for step in program.steps.steps:
         held |= zip(step.outputs, step.call(*(held[slot] for slot in step.inputs)), strict=True)
     return held
 
 
-def run_program(program: TappedProgram, params: PyTree, x: Array) -> list[Array]:
+def run_program(program: TappedProgram, params: PyTree, x: Inputs) -> list[Array]:
     """The tapped values."""
     held = values(program, params, x)
     return [held[slot] for slot in program.tapped]

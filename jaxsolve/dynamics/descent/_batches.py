@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PyTree
 
 from ..._checks import attempt, describe
 from ..._core import Problem
+from ..._numerics import Inputs, is_tree
 
 
-Pair = tuple[np.ndarray, np.ndarray]
+Pair = tuple[PyTree[np.ndarray], np.ndarray]
 
 
 class HostBatches:
@@ -41,7 +42,9 @@ class HostBatches:
             found = next(self._iterator, None)
         if found is None:
             raise ValueError("the batches of this descent are at their end: give an iterator that goes on, or a list")
-        pair, error = attempt(lambda: tuple(map(np.asarray, found)))
+        pair, error = attempt(
+            lambda: tuple(jax.tree.map(np.asarray, part) if is_tree(part) else np.asarray(part) for part in found)
+        )
         if error is not None or len(pair) != 2:
             raise TypeError(f"each of the batches must be a pair (x, y) of arrays, got {describe(found)}")
         return pair
@@ -52,21 +55,25 @@ class HostBatches:
                 self._waiting.append(self._next())
             return self._waiting[0]
 
-    def draw(self, problem: Problem, wanted: Bool[Array, ""]) -> tuple[Array, Array]:
+    def draw(self, problem: Problem, wanted: Bool[Array, ""]) -> tuple[Inputs, Array]:
         """The next inputs and targets, within a program; zeros where none are wanted."""
         with jax.ensure_compile_time_eval():  # a loader may compute with JAX
             x, y = self._peek()
-        shapes = [jax.ShapeDtypeStruct(x.shape, problem.x.dtype), jax.ShapeDtypeStruct(y.shape, _kept(y.dtype))]
+        if jax.tree.structure(x) != jax.tree.structure(problem.x):
+            raise TypeError(f"inputs of the batches must be such as those of the problem, got {describe(x)}")
+        kept = lambda leaf, like: jax.ShapeDtypeStruct(leaf.shape, like.dtype)
+        shapes = jax.tree.map(kept, x, problem.x), jax.ShapeDtypeStruct(y.shape, _kept(y.dtype))
+        sizes = lambda pair: [leaf.shape for leaf in jax.tree.leaves(pair)]
 
-        def fetch() -> list[np.ndarray]:
+        def fetch() -> Pair:
             with self._lock:
                 pair = self._waiting.pop() if self._waiting else self._next()
-            if [part.shape for part in pair] != [x.shape, y.shape]:
-                found = f"{[part.shape for part in pair]} after {[x.shape, y.shape]}"
+            if sizes(pair) != sizes((x, y)):
+                found = f"{sizes(pair)} after {sizes((x, y))}"
                 raise ValueError(f"all batches must have one shape, got {found}: leave an incomplete last one out")
-            return [part.astype(shape.dtype) for part, shape in zip(pair, shapes, strict=True)]
+            return jax.tree.map(lambda part, shape: part.astype(shape.dtype), pair, shapes)
 
-        nothing = lambda: [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+        nothing = lambda: jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
         found = jax.lax.cond(wanted, lambda: io_callback(fetch, shapes, ordered=True), nothing)
         return found[0], problem.loss.targets(found[1], problem.out_size).astype(problem.y.dtype)
 

@@ -32,7 +32,7 @@ from ..._core import (
     Stepped,
     View,
 )
-from ..._numerics import all_finite, nonzero
+from ..._numerics import all_finite, Inputs, nonzero, one_of, samples_in, take_samples
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
 from ...until import AbstractCondition
@@ -291,7 +291,7 @@ class Descent(AbstractStoppable, AbstractStepping):
             targets=targets,
             # With a condition times may end in inf, up to which the search for times does not go.
             last=last if self.until is None else self._last(dtype),
-            order=None if self.batch_size is None else jnp.arange(problem.x.shape[0]),  # the first step draws one
+            order=None if self.batch_size is None else jnp.arange(samples_in(problem.x)),  # the first step draws one
             saves=saves,
             steps=jnp.zeros((), int),
             done=~alive | ~valid | met | saves.complete,
@@ -310,7 +310,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         return jnp.where(scale > 0, self.divergence_factor * nonzero(scale), jnp.inf)
 
     def _check(self, problem: Problem) -> None:
-        samples = problem.x.shape[0]
+        samples = samples_in(problem.x)
         if self.batch_size is not None and self.batch_size > samples:
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
         if self.noise is not None:
@@ -376,10 +376,10 @@ class Descent(AbstractStoppable, AbstractStepping):
 
     def _share(self, problem: Problem) -> float:
         """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
-        return 1.0 if self.batch_size is None else self.batch_size / problem.x.shape[0]
+        return 1.0 if self.batch_size is None else self.batch_size / samples_in(problem.x)
 
     def _steps_per_epoch(self, problem: Problem) -> int:
-        samples = problem.x.shape[0]
+        samples = samples_in(problem.x)
         return samples // (samples if self.batch_size is None else self.batch_size)
 
     def _order(self, problem: Problem, state: DescentState) -> Int[Array, " samples"] | None:
@@ -388,7 +388,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         if state.order is None or key is None:
             return None
         epoch, batch = jnp.divmod(state.steps, self._steps_per_epoch(problem))
-        draw = lambda: jr.permutation(jr.fold_in(key, epoch), problem.x.shape[0])
+        draw = lambda: jr.permutation(jr.fold_in(key, epoch), samples_in(problem.x))
         return jax.lax.cond((batch == 0) & ~state.done, draw, lambda: state.order)
 
     def _batch_loss(
@@ -400,7 +400,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         key = jr.fold_in(self.key, epoch)
         if self.batch_size is not None and order is not None:
             chosen = jax.lax.dynamic_slice_in_dim(order, batch * self.batch_size, self.batch_size)
-            problem = _restrict(problem, problem.x[chosen], problem.y[chosen], chosen)
+            problem = _restrict(problem, take_samples(problem.x, chosen), problem.y[chosen], chosen)
         if self.augmentation is not None:
             # Apart from the keys by which a permutation sorts, which are those of the first two parts.
             x = self.augmentation(problem.x, key=jr.fold_in(jr.split(key, 3)[2], batch))
@@ -444,14 +444,14 @@ def _written(saved: PyTree, values: PyTree, row: Int[Array, ""], due: Bool[Array
 
 def _noisy_loss(noise: Callable[..., Array], problem: Problem, params: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:
     """The loss of the network as it trains, each sample with a key of its own."""
-    net, n = problem.network(params), problem.x.shape[0]
+    net, n = problem.network(params), samples_in(problem.x)
     f = jax.vmap(lambda x, key: noise(net, x, key))(problem.x, jr.split(key, n)).reshape(n, -1)
     return problem.loss.value(f if problem.initial is None else f - problem.initial, problem.y)
 
 
 def _require_outputs(noise: Callable[..., Array], problem: Problem) -> None:
     """Raises ValueError where noise does not give what the network gives."""
-    sample = jax.ShapeDtypeStruct(problem.x.shape[1:], problem.x.dtype)
+    sample = one_of(problem.x)
     found, error = attempt(eqx.filter_eval_shape, noise, problem.net, sample, jr.key(0))
     wanted = f"the network's output for one sample, of shape {problem.out_shape}"
     if error is not None:
@@ -462,7 +462,7 @@ def _require_outputs(noise: Callable[..., Array], problem: Problem) -> None:
         raise ValueError(f"noise must return {wanted}, got {describe(found)}")
 
 
-def _restrict(problem: Problem, x: Array, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:
+def _restrict(problem: Problem, x: Inputs, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:
     """The problem of other samples: a network with state takes its statistics from them.
 
     Those chosen out of the training set have the first outputs that they had; others have them computed.

@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from ... import losses
 from ..._checks import concrete
 from ..._core import flat_rates, Problem
-from ..._numerics import memory_for, norm, unit
+from ..._numerics import memory_for, norm, samples_in, unit
 from ..._programs import flop
 from ...integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
 from ...integrators._internal import first_direction
@@ -257,9 +257,9 @@ def _sizes(problem: Problem) -> _ProblemSizes:
         outputs=outputs,
         parameters=parameters,
         # Where XLA does not say: a product and a sum per sample and parameter forward, and twice that backward.
-        gradient=_CALL + (operations if np.isfinite(operations) else 6 * problem.x.shape[0] * parameters),
+        gradient=_CALL + (operations if np.isfinite(operations) else 6 * samples_in(problem.x) * parameters),
         # Signals are held by the step and its dense output; of the kernel there are also eigenvectors and work space.
         held=item * (3 * held + 8 * outputs**2),
-        samples=problem.x.shape[0] if kinked(problem) else 0,
+        samples=samples_in(problem.x) if kinked(problem) else 0,
         jumps=isinstance(problem.loss, losses.Hinge),
     )

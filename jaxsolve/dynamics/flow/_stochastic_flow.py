@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ..._checks import concrete, describe, is_real, one_number, require_key, require_steps
 from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
-from ..._numerics import all_finite, nonzero
+from ..._numerics import all_finite, nonzero, samples_in
 from ..._results import RESULTS
 from ...losses._internal import count
 from ...until import AbstractCondition
@@ -178,7 +178,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
 
         With noise, that of one sample falls at its own speed, even where the average is at rest: the larger counts.
         """
-        samples, dtype = problem.x.shape[0], f.dtype
+        samples, dtype = samples_in(problem.x), f.dtype
         # Noise 1 is a batch of one sample.
         one = batch_weights(self.key, samples, jnp.ones((), dtype))
         weights = jnp.stack([jnp.ones_like(one), jnp.where(self.temperature > 0, one, 1)])
@@ -205,7 +205,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         weights = batch_weights(
             # A step has no length where more equal times are requested than one step saves.
             jr.fold_in(self.key, state.steps),
-            problem.x.shape[0],
+            samples_in(problem.x),
             self.temperature.astype(dt.dtype) / jnp.where(dt == 0, 1, dt),
         )
         gradient = jax.grad(lambda p: _weighted_loss(problem, p, weights))(state.params)

@@ -32,7 +32,7 @@ from ..._core import (
     Validity,
     View,
 )
-from ..._numerics import nonzero
+from ..._numerics import Inputs, nonzero
 from ..._results import RESULTS
 from ...losses import MSE
 from ...until import AbstractCondition
@@ -58,7 +58,7 @@ class AbstractFixedKernel(AbstractApproximation):
     flow: eqx.AbstractVar[AbstractMarching | None]
 
     @abc.abstractmethod
-    def ntk(self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None) -> Kernel:
+    def ntk(self, problem: Problem, x1: Inputs, x2: Inputs | None = None) -> Kernel:
         """The kernel between inputs; without outputs if it is the same for each."""
 
     @abc.abstractmethod

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from ... import kernels
 from ..._checks import describe
 from ..._core import AbstractMarching, Assumption, Problem, View
+from ..._numerics import Inputs
 from ...kernels._internal import nonfinite_derivatives
 from ._fixed_kernel import AbstractFixedKernel, check_flow
 from ._run_end import RunEnd
@@ -76,9 +77,7 @@ class FrozenKernel(AbstractFixedKernel):
             return self
         return FrozenKernel(self.source_net.network(problem), flow=self.flow)
 
-    def ntk(
-        self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
-    ) -> Float[Array, "n out m out"]:
+    def ntk(self, problem: Problem, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n out m out"]:
         """The eta-weighted NTK."""
         net = self.settled(problem).source_net
         if net is None:

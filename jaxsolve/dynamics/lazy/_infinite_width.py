@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from ... import kernels, nets
 from ..._core import AbstractMarching, Assumption, Problem, View
-from ..._numerics import nonzero
+from ..._numerics import Inputs, nonzero
 from ..wide import dmft
 from ._fixed_kernel import AbstractFixedKernel, check_flow
 
@@ -65,9 +65,7 @@ class InfiniteWidth(AbstractFixedKernel):
         """Itself: nothing of it depends on where the network is."""
         return self
 
-    def ntk(
-        self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
-    ) -> Float[Array, "n m"]:
+    def ntk(self, problem: Problem, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n m"]:
         """The eta-weighted NTK at infinite width."""
         return kernels.infinite(problem.net, x1, x2, eta=problem.eta).ntk
 

@@ -6,9 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree
 
-from ..._checks import describe, require_size
+from ..._checks import require_size
+from ..._numerics import Inputs, one_of, samples_in, take_samples
 from ..._programs import both_ways
 from ...nets import partition
 from ._capture import output_of
@@ -30,29 +31,28 @@ def rows(f: Float[Array, "n ..."]) -> Float[Array, "n out"]:
     return f.reshape(f.shape[0], -1)
 
 
-def output(net: Any, x: Shaped[Array, "n ..."]) -> jax.ShapeDtypeStruct:
+def output(net: Any, x: Inputs) -> jax.ShapeDtypeStruct:
     """Shape and dtype of the network's output for one sample. Raises ValueError if it is no array of real numbers."""
-    return output_of(net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+    return output_of(net, one_of(x))
 
 
-def choose_batch_size(net: Any, x: Shaped[Array, "n ..."], given: int | None) -> int:
+def choose_batch_size(net: Any, x: Inputs, given: int | None) -> int:
     """Samples at once: as given, or as memory allows; then evened out, so that the last batch needs little padding."""
-    if x.ndim == 0 or x.shape[0] == 0:
-        raise ValueError(f"x is {describe(x)}, at least one sample is needed")
     output(net, x)
     if given is not None:
         most = require_size(given, "batch_size")
     else:
         # What one more sample adds. The parameters, which a backward pass keeps too, are the same in both and drop out.
         most = max(1, BATCH_MEMORY // max(1, saved(net, x, 2) - saved(net, x, 1)))
-    batches = -(-x.shape[0] // most)
-    return -(-x.shape[0] // batches)
+    samples = samples_in(x)
+    batches = -(-samples // most)
+    return -(-samples // batches)
 
 
-def saved(net: Any, x: Shaped[Array, "n ..."], samples: int) -> int:
+def saved(net: Any, x: Inputs, samples: int) -> int:
     """Bytes that the backward pass of so many samples keeps of the forward pass."""
     params, f = function(net)
-    batch = jax.ShapeDtypeStruct((samples, *x.shape[1:]), x.dtype)
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((samples, *leaf.shape), leaf.dtype), one_of(x))
     backward = eqx.filter_eval_shape(lambda p, x: jax.vjp(lambda q: f(q, x), p)[1], params, batch)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(backward) if hasattr(leaf, "dtype"))
 
@@ -64,20 +64,25 @@ def _batches(array: Float[Array, "n ..."], size: int, *, repeat: bool) -> Float[
     return jnp.concatenate([array, fill]).reshape(-1, size, *array.shape[1:])
 
 
-def sum_batches(fn: Callable[..., PyTree], size: int, x: Array, *weights: Array) -> PyTree:
+def _repeated(x: Inputs, size: int) -> Inputs:
+    return jax.tree.map(lambda leaf: _batches(leaf, size, repeat=True), x)
+
+
+def sum_batches(fn: Callable[..., PyTree], size: int, x: Inputs, *weights: Array) -> PyTree:
     """The sum over batches of fn(x, *weights), which is linear in the weights taken together."""
-    if x.shape[0] <= size:
+    if samples_in(x) <= size:
         return fn(x, *weights)
     # Rows that fill up the last batch have weight 0. Their samples are copies, and not zeros, since 0 times NaN is NaN.
-    rows = (_batches(x, size, repeat=True), *(_batches(w, size, repeat=False) for w in weights))
+    rows = (_repeated(x, size), *(_batches(w, size, repeat=False) for w in weights))
     add = lambda total, row: (jax.tree.map(jnp.add, total, fn(*row)), None)
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fn, *(r[0] for r in rows)))
+    first = take_samples(rows, 0)
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fn, *first))
     return jax.lax.scan(add, zero, rows)[0]
 
 
-def map_batches(fn: Callable[[Array], Array], size: int, x: Array) -> Array:
+def map_batches(fn: Callable[[Inputs], Array], size: int, x: Inputs) -> Array:
     """The rows of fn(x), batch by batch."""
-    if x.shape[0] <= size:
+    if samples_in(x) <= size:
         return fn(x)
-    rows = jax.lax.map(fn, _batches(x, size, repeat=True))
-    return rows.reshape(-1, *rows.shape[2:])[: x.shape[0]]
+    rows = jax.lax.map(fn, _repeated(x, size))
+    return rows.reshape(-1, *rows.shape[2:])[: samples_in(x)]

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree
 
 from ..._checks import attempt, describe
+from ..._numerics import in_words, Inputs, one_of, take_samples
 from ..._programs import depends_on_inputs
 from ...nets import partition
 from ...nets._internal import FREEZE, takes_state, why_not_called
@@ -57,11 +58,13 @@ class Capture(NamedTuple):
         """Why the derivative of a leaf is taken directly, for leaves that meet data otherwise than is known here."""
         return {self.names[leaf]: self.found.reasons[leaf] for leaf in self.found.order if leaf in self.found.reasons}
 
-    def pushed(self, values: list[Array], sample: Array, pushes: list[Array] | None) -> tuple[Array, list[Any], list]:
+    def pushed(
+        self, values: list[Array], sample: PyTree[Array], pushes: list[Array] | None
+    ) -> tuple[Array, list[Any], list]:
         """The output where a number is added to the result of every use; the operands; and those results."""
         program, held = self.found.program, {**self.found.program.values}
         held |= dict(zip(program.leaves, values, strict=True))
-        held[program.sample] = sample
+        held |= dict(zip(program.sample, jax.tree.leaves(sample), strict=True))
         at: dict[int, list[int]] = {}
         results: list[Any] = [None] * len(self.uses)
         swaps = {}
@@ -87,7 +90,7 @@ class Capture(NamedTuple):
         scales = [None if use is None else _scale(use, held) for _, use in self.uses]
         return held[program.output], [operands, scales], results
 
-    def of_sample(self, values: list[Array], sample: Array) -> list[Signal]:
+    def of_sample(self, values: list[Array], sample: PyTree[Array]) -> list[Signal]:
         """The signals of one sample, without its axis."""
         # Derivatives are taken at a push of 0, so the network computes what it does without pushes.
         zeros = jax.eval_shape(lambda v, s: self.pushed(v, s, None)[2], values, sample)
@@ -106,23 +109,23 @@ class Capture(NamedTuple):
         scaled = [back.astype(self.dtype) for back in scaled]
         return [Signal(*pair) for pair in zip(operands, scaled, strict=True)]
 
-    def signals(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
+    def signals(self, x: Inputs) -> list[Signal]:
         """The signals of a batch: one forward pass, and one backward pass per output."""
         return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
 
-    def constant(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
+    def constant(self, x: Inputs) -> list[Signal]:
         """For every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
-        sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        sample = one_of(x)
         program, sent = jax.make_jaxpr(self.of_sample, return_shape=True)(self.values, sample)
         # The parameters count as fixed: what depends on nothing but them is the same for all samples.
-        moved = depends_on_inputs(program, [*[False] * len(self.values), True])
+        moved = depends_on_inputs(program, [*[False] * len(self.values), *[True] * len(jax.tree.leaves(sample))])
         return jax.tree.unflatten(jax.tree.structure(sent), [not moves for moves in moved])
 
 
 def capture(net: PyTree, x: Any) -> Capture:
     """The network as a program on one sample, of the shape and dtype that `x`, a batch, has."""
     params, static = partition(net)
-    sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    sample = one_of(x)
     output_of(net, sample)
     found = find(lambda p, s: eqx.combine(p, static)(s).reshape(-1), params, sample)
     if not found.order:
@@ -151,21 +154,25 @@ def outline(net: PyTree, x: Any) -> Outline:
     """
     rest, arrays = _split(net)
     # Shapes take the place of arrays: they can be hashed, and the cache holds no parameters.
-    return _outline(rest, tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+    samples, structure = jax.tree.flatten(one_of(x))
+    return _outline(rest, tuple(map(_shape, arrays)), tuple(samples), structure)
 
 
 @functools.lru_cache(maxsize=64)
-def _outline(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...], sample: jax.ShapeDtypeStruct) -> Outline:
+def _outline(
+    rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...], sample: tuple[jax.ShapeDtypeStruct, ...], structure: Any
+) -> Outline:
     found: list[Capture] = []
 
-    def signals(arrays: list[Array], samples: Array) -> list[Signal]:
+    def signals(arrays: list[Array], samples: Inputs) -> list[Signal]:
         seen = capture(_whole(rest, arrays), samples)
         program = seen.found.program._replace(steps=[], values={})  # what is traced here ends here
         # Handed out of the trace by this list, since what `eval_shape` returns are shapes alone.
         found.append(seen._replace(found=seen.found._replace(program=program), values=[*map(_shape, seen.values)]))
-        return seen.of_sample(seen.values, samples[0])
+        return seen.of_sample(seen.values, take_samples(samples, 0))
 
-    sent = jax.eval_shape(signals, list(shapes), jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype))
+    batch = [jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in sample]
+    sent = jax.eval_shape(signals, list(shapes), jax.tree.unflatten(structure, batch))
     return Outline(found[0], sent)
 
 
@@ -186,9 +193,9 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+def output_of(net: Any, sample: PyTree[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
     """The output's shape and dtype, as a vector. Raises ValueError for what does not map one sample to real outputs."""
-    given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
+    given = f"one sample, {in_words(sample)}"
     if takes_state(net):
         raise ValueError(f"this network has state, and no kernel of one sample; {FREEZE}")
     out, error = attempt(eqx.filter_eval_shape, net, sample)

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ..._checks import concrete, describe, products_round, real_array, require_key, require_size
-from ..._numerics import nonzero, norm, scaled
+from ..._numerics import Inputs, nonzero, norm, samples_in, scaled, take_samples
 from ...nets import partition
 from ._batches import choose_batch_size, output, rows, sum_batches
 from ._capture import Capture, Outline, outline
@@ -77,9 +77,9 @@ class KernelCheck(eqx.Module):
 
 def check(
     net: Any,
-    x: Shaped[Array, "n ..."],
+    x: Inputs,
     kernel: Float[Array, "..."],
-    x2: Shaped[Array, "m ..."] | None = None,
+    x2: Inputs | None = None,
     *,
     eta: PyTree | None = None,
     key: Any,
@@ -130,22 +130,22 @@ def check(
     else:
         check_rates(net, eta)
     require_key(key)
-    step = 1 if samples is None else -(-len(x) // require_size(samples, "samples"))
+    step = 1 if samples is None else -(-samples_in(x) // require_size(samples, "samples"))
     kernel, known = real_array(kernel, "kernel"), outline(net, x)
-    counts = x.shape[0], (x if x2 is None else x2).shape[0]
+    counts = samples_in(x), samples_in(x if x2 is None else x2)
     shapes = {outputs.shape(*counts, known.capture.out_size): outputs for outputs in Outputs}
     if kernel.shape not in shapes:
         wanted = " or ".join(map(str, shapes))
         raise ValueError(f"kernel must have shape {wanted} for these inputs, got {describe(kernel)}")
     outputs = shapes[kernel.shape]
     key_v, key_a = jax.random.split(key)
-    rows = len(range(0, len(x), step)) * outputs.rows(known.capture.out_size)
+    rows = len(range(0, samples_in(x), step)) * outputs.rows(known.capture.out_size)
     v = jax.random.rademacher(key_v, (rows,), known.capture.dtype)
     drawn = jax.random.randint(key_a, (), 0, known.capture.out_size)
     return _check(net, eta, x, x2, kernel, v, drawn, outputs, known, step)
 
 
-def certify(net: Any, eta: PyTree, x1: Array, x2: Array | None, ntk: Array, outputs: Outputs, known: Outline) -> None:
+def certify(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, ntk: Array, outputs: Outputs, known: Outline) -> None:
     """Raises ValueError for a kernel that is not finite; warns of one that is wrong, where it takes little to see that.
 
     Of kernels in traces nothing is known.
@@ -154,7 +154,7 @@ def certify(net: Any, eta: PyTree, x1: Array, x2: Array | None, ntk: Array, outp
         return
     if not _all_finite(ntk):
         raise ValueError(_why_not_finite(net, eta, x1, x2, known.capture.dtype))
-    n, m = x1.shape[0], None if x2 is None else x2.shape[0]
+    n, m = samples_in(x1), None if x2 is None else samples_in(x2)
     step = max(1, min(n, n if m is None else m) // max(LEAST, n // EACH))
     if not _takes_little(known.capture, n, m, outputs, step):
         return
@@ -199,7 +199,7 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
 
     The signs v are given, since the program that draws them takes as long to compile as a small network's.
     """
-    x1, x2 = x1[::step], None if x2 is None else x2[::step]
+    x1, x2 = (take_samples(x, slice(None, None, step)) for x in (x1, x2))
     cut = [slice(None)] * kernel.ndim
     for axis in outputs.sample_axes:
         cut[axis] = slice(None, None, step)
@@ -208,12 +208,12 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
     # With all pairs kept, v has a sign for each sample and output. Else it has one for each sample, and is sent along
     # one output at a time.
     if outputs is Outputs.ALL:
-        directions, columns, matrix = jnp.ones((1, c)), c, kernel.reshape(x1.shape[0] * c, -1)
+        directions, columns, matrix = jnp.ones((1, c)), c, kernel.reshape(samples_in(x1) * c, -1)
     elif outputs is Outputs.TRACE:
         directions, columns, matrix = jnp.eye(c), 1, kernel
     else:
         directions, columns, matrix = jnp.eye(c)[drawn][None], 1, kernel[drawn]
-    v = v.reshape(x1.shape[0], columns)
+    v = v.reshape(samples_in(x1), columns)
     # Along K^T v, v^T K w is |K^T v| and does not cancel. With x2 = None, v^T K v is a square anyway.
     w = v if x2 is None else (v.ravel() @ matrix).reshape(-1, columns)
     w = w if x2 is None else w / nonzero(norm(w))
@@ -233,11 +233,11 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
     return jnp.abs(v.ravel() @ matrix @ w.ravel() - product) / nonzero(largest)
 
 
-def _gradient(net: Any, x: Shaped[Array, "n ..."], v: Float[Array, "n out"]) -> PyTree:
+def _gradient(net: Any, x: Inputs, v: Float[Array, "n out"]) -> PyTree:
     """J^T v, in batches."""
     params, static = partition(net)
 
-    def of_batch(x: Array, v: Array) -> PyTree:
+    def of_batch(x: Inputs, v: Array) -> PyTree:
         return jax.vjp(lambda p: rows(jax.vmap(eqx.combine(p, static))(x)), params)[1](v)[0]
 
     return sum_batches(of_batch, choose_batch_size(net, x, None), x, v)
@@ -256,7 +256,7 @@ def _all_finite(array: Array) -> Bool[Array, ""]:
     return jnp.all(jnp.isfinite(array))
 
 
-def _why_not_finite(net: Any, eta: PyTree, x1: Array, x2: Array | None, dtype: Any) -> str:
+def _why_not_finite(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, dtype: Any) -> str:
     given = {"x1": x1} if x2 is None else {"x1": x1, "x2": x2}
     for name, x in given.items():
         found = nonfinite_derivatives(net, x)
@@ -278,9 +278,9 @@ def _why_not_finite(net: Any, eta: PyTree, x1: Array, x2: Array | None, dtype: A
 
 
 @eqx.filter_jit
-def _gradient_size(net: Any, eta: PyTree, x: Shaped[Array, "n ..."]) -> Float[Array, ""]:
+def _gradient_size(net: Any, eta: PyTree, x: Inputs) -> Float[Array, ""]:
     """|J^T v|, v of random signs, whose square is the kernel's trace in the mean."""
     out = output(net, x)
-    signs = jax.random.rademacher(jax.random.key(0), (x.shape[0], *out.shape), out.dtype)
+    signs = jax.random.rademacher(jax.random.key(0), (samples_in(x), *out.shape), out.dtype)
     leaves = jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * norm(leaf), eta, _gradient(net, x, signs))
     return norm(jnp.stack(jax.tree.leaves(leaves)))

@@ -5,10 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree
 
 from ..._checks import require_flag, require_size, warn_of_rounded_products
-from ..._numerics import warn_of_wrong_version
+from ..._numerics import Inputs, samples_in, warn_of_wrong_version
 from ...nets import partition
 from ._capture import outline
 from ._check import certify
@@ -52,8 +52,8 @@ def unit_rates(net: Any) -> PyTree:
 
 def empirical(
     net: Any,
-    x1: Shaped[Array, "n ..."],
-    x2: Shaped[Array, "m ..."] | None = None,
+    x1: Inputs,
+    x2: Inputs | None = None,
     *,
     eta: PyTree | None = None,
     trace: bool = False,
@@ -131,8 +131,8 @@ def empirical(
 
 def memory_estimate(
     net: Any,
-    x1: Shaped[Array, "n ..."],
-    x2: Shaped[Array, "m ..."] | None = None,
+    x1: Inputs,
+    x2: Inputs | None = None,
     *,
     trace: bool = False,
     diagonal: bool = False,
@@ -156,7 +156,7 @@ def memory_estimate(
     _check_options(by_layer, memory)
     outputs, known = _which_outputs(trace, diagonal), outline(net, x1)
     tiling = choose_tiling(known, x1, x2, outputs, by_layer=by_layer, budget=memory)
-    return estimate(known, x1.shape[0], None if x2 is None else x2.shape[0], outputs, tiling, by_layer=by_layer)
+    return estimate(known, samples_in(x1), None if x2 is None else samples_in(x2), outputs, tiling, by_layer=by_layer)
 
 
 def _check_options(by_layer: Any, memory: Any) -> None:

@@ -6,8 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PyTree, Shaped
+from jaxtyping import Array, Bool, PyTree
 
+from ..._numerics import Inputs
 from ...nets import partition
 
 
@@ -42,10 +43,10 @@ class NonFinite(NamedTuple):
 
 
 @eqx.filter_jit
-def _finite(net: Any, x: Shaped[Array, "n ..."]) -> tuple[Bool[Array, " n"], PyTree[Bool[Array, " n"]]]:
+def _finite(net: Any, x: Inputs) -> tuple[Bool[Array, " n"], PyTree[Bool[Array, " n"]]]:
     params, static = partition(net)
 
-    def of_sample(sample: Array) -> tuple[Array, PyTree]:
+    def of_sample(sample: PyTree[Array]) -> tuple[Array, PyTree]:
         f, pull = jax.vjp(lambda p: eqx.combine(p, static)(sample).reshape(-1), params)
         # What is not finite in one output's derivative is not finite in the sum over outputs.
         gradient = pull(jnp.ones_like(f))[0]
@@ -54,7 +55,7 @@ def _finite(net: Any, x: Shaped[Array, "n ..."]) -> tuple[Bool[Array, " n"], PyT
     return jax.lax.map(of_sample, x)  # one by one: a batch would hold as many gradients
 
 
-def nonfinite_derivatives(net: Any, x: Shaped[Array, "n ..."]) -> NonFinite:
+def nonfinite_derivatives(net: Any, x: Inputs) -> NonFinite:
     """Finds where derivatives of a network are not finite; costs a gradient, sample by sample.
 
     Arguments:

@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree, Shaped
+from jaxtyping import PyTree
 
 from ..._checks import concrete, describe, in_float32, is_real, require_finite
+from ..._numerics import Inputs
 from ...nets import AbstractNetwork, partition
 
 
@@ -16,8 +17,8 @@ _KINDS = (jnp.floating, jnp.integer, jnp.bool_)
 
 def check_inputs(
     net: Any,
-    x1: Shaped[Array, "n ..."],
-    x2: Shaped[Array, "m ..."] | None,
+    x1: Inputs,
+    x2: Inputs | None,
     *,
     names: tuple[str, str] = ("x1", "x2"),
 ) -> None:
@@ -27,8 +28,8 @@ def check_inputs(
         if x is not None or name == names[0]:
             _check(net, dtypes, x, name)
     # The program of a network is read for inputs of one kind, in the dtypes that JAX gives them.
-    kinds = {(x.shape[1:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in (x1, x2) if x is not None}
-    if len(kinds) > 1:
+    kinds = [jax.tree.map(_kind, x) for x in (x1, x2) if x is not None]
+    if kinds[0] != kinds[-1]:
         raise ValueError(
             f"{names[0]} and {names[1]} must hold inputs of one shape and dtype, got {describe(x1)} and {describe(x2)}"
         )
@@ -43,11 +44,14 @@ def check_network(net: Any) -> list[Any]:
 
 
 def _check(net: Any, dtypes: set[Any], x: Any, name: str) -> None:
-    if not isinstance(x, jax.Array | np.ndarray) or not any(jnp.issubdtype(x.dtype, kind) for kind in _KINDS):
-        raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
-    if x.ndim == 0 or x.shape[0] == 0:
+    leaves = jax.tree.leaves(x)
+    if not leaves or not all(map(_is_real, leaves)):
+        raise TypeError(f"{name} must be an array of real numbers, or a dict or tuple of such, got {describe(x)}")
+    if any(leaf.ndim == 0 or leaf.shape[0] == 0 for leaf in leaves):
         raise ValueError(f"{name} must hold at least one input: at least one sample is needed, got {describe(x)}")
-    if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
+    if len({len(leaf) for leaf in leaves}) > 1:
+        raise ValueError(f"{name} must hold arrays of equally many samples, got {describe(x)}")
+    if isinstance(net, AbstractNetwork) and [leaf.shape[1:] for leaf in leaves] != [net.in_shape]:
         raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
     found = " and ".join(sorted(map(str, dtypes)))
     if not dtypes <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.float64)}:
@@ -57,11 +61,20 @@ def _check(net: Any, dtypes: set[Any], x: Any, name: str) -> None:
         )
     if len(dtypes) > 1:
         raise ValueError(f"the network's parameters are {found}; give all of them one dtype, float32 or float64")
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return  # such as tokens, which are looked up
-    if dtypes != {x.dtype}:
-        raise ValueError(f"{name} is {x.dtype} but the network's parameters are {found}; convert one of them")
-    require_finite(x, name)
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue  # such as tokens, which are looked up
+        if dtypes != {leaf.dtype}:
+            raise ValueError(f"{name} is {leaf.dtype} but the network's parameters are {found}; convert one of them")
+        require_finite(leaf, name)
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray) and any(jnp.issubdtype(leaf.dtype, kind) for kind in _KINDS)
+
+
+def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
+    return leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype)
 
 
 def check_rates(net: Any, eta: PyTree) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree
 
-from ..._numerics import HeldModule
+from ..._numerics import HeldModule, Inputs
 from ...nets import partition
 from ._capture import Capture, capture, Signal
 from ._inputs import check_inputs
@@ -33,9 +33,9 @@ class LayeredJacobian(eqx.Module):
 
     held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none
     passing: list[Signal]
-    x: Shaped[Array, "n ..."]
+    x: Inputs
 
-    def __init__(self, net: Any, x: Shaped[Array, "n ..."]):
+    def __init__(self, net: Any, x: Inputs):
         check_inputs(net, x, None, names=("x", "x2"))
         self.held, self.x = HeldModule(net), x
         self.passing = capture(net, x).signals(x)

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Shaped
 
-from ..._numerics import free_memory, readable
+from ..._numerics import free_memory, Inputs, readable, samples_in
 from ._capture import Outline
 from ._outputs import Outputs
 from ._tiling import pairs, Tiling, tilings, written_out
@@ -48,8 +47,8 @@ class MemoryEstimate(NamedTuple):
 
 def choose_tiling(
     outline: Outline,
-    x1: Shaped[Array, "n ..."],
-    x2: Shaped[Array, "m ..."] | None,
+    x1: Inputs,
+    x2: Inputs | None,
     outputs: Outputs,
     *,
     by_layer: bool,
@@ -62,7 +61,7 @@ def choose_tiling(
     Raises:
         MemoryError: even the smallest tiles exceed the budget; without one, the tiling exceeds half of the free memory.
     """
-    n, m, out_size = x1.shape[0], None if x2 is None else x2.shape[0], outline.capture.out_size
+    n, m, out_size = samples_in(x1), None if x2 is None else samples_in(x2), outline.capture.out_size
     found_tilings = tilings(n, m, outputs.rows(out_size))
     of = lambda tiling, outputs: estimate(outline, n, m, outputs, tiling, by_layer=by_layer)
     smallest = lambda tilings=found_tilings: min(tilings, key=lambda tiling: of(tiling, outputs).total)

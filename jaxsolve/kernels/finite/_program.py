@@ -27,19 +27,19 @@ class NetworkProgram(NamedTuple):
         steps: in the order in which they run.
         values: what is known beforehand, by slot.
         shapes: of every slot.
-        leaves, sample, output: the slots of the parameters, of the sample and of the output.
+        leaves, sample, output: the slots of the parameters, of the arrays of the sample and of the output.
     """
 
     steps: list[Step]
     values: dict[int, Any]
     shapes: list[jax.ShapeDtypeStruct]
     leaves: list[int]
-    sample: int
+    sample: list[int]
     output: int
 
 
 def trace(
-    f: Callable[[PyTree, Array], Array], params: PyTree, x: jax.ShapeDtypeStruct
+    f: Callable[[PyTree, Any], Array], params: PyTree, x: PyTree[jax.ShapeDtypeStruct]
 ) -> tuple[ClosedJaxpr, NetworkProgram]:
     """A function as JAX traces it, and its program before the first step: only parameters and sample have slots.
 
@@ -47,8 +47,8 @@ def trace(
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
     closed, steps = jax.make_jaxpr(f)(shapes, x), Steps()
-    *leaves, sample = (steps.slot(var.aval) for var in closed.jaxpr.invars)
-    return closed, NetworkProgram(steps.steps, steps.values, steps.shapes, leaves, sample, -1)
+    slots, count = [steps.slot(var.aval) for var in closed.jaxpr.invars], len(jax.tree.leaves(shapes))
+    return closed, NetworkProgram(steps.steps, steps.values, steps.shapes, slots[:count], slots[count:], -1)
 
 
 class Writer:
@@ -68,7 +68,7 @@ class Writer:
 
     def write(self, closed: ClosedJaxpr) -> NetworkProgram:
         """The program with all of its steps."""
-        (output,) = read(closed, [*self.program.leaves, self.program.sample], self.rules)
+        (output,) = read(closed, [*self.program.leaves, *self.program.sample], self.rules)
         return self.program._replace(output=output)
 
     def _enters(self, eqn: Any, inputs: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from ..._checks import require_key, require_size
+from ..._numerics import Inputs
 from ...nets import partition
 from ._empirical import empirical
 
@@ -50,7 +51,7 @@ class Projected(eqx.Module):
         require_key(key)
         self.net, self.count, self.key = net, require_size(count, "count"), key
 
-    def __call__(self, x: Shaped[Array, "..."]) -> Float[Array, " count"]:
+    def __call__(self, x: PyTree[Shaped[Array, "..."]]) -> Float[Array, " count"]:
         """The projections of the outputs for one sample."""
         assert self.key is not None  # without, it is a tree of rates
         f = self.net(x).reshape(-1)
@@ -72,11 +73,11 @@ class Trace(eqx.Module):
     projections: int | None = eqx.field(static=True)  # a shape
     key: Key[Array, ""]
 
-    def __call__(self, net: PyTree, x: Shaped[Array, "n ..."], eta: PyTree) -> Float[Array, "n n"]:
+    def __call__(self, net: PyTree, x: Inputs, eta: PyTree) -> Float[Array, "n n"]:
         seen, eta = self.of(net, eta)
         return empirical(seen, x, eta=eta, trace=True).ntk
 
-    def by_parameter(self, net: PyTree, x: Shaped[Array, "n ..."], eta: PyTree) -> list[Float[Array, "n n"]]:
+    def by_parameter(self, net: PyTree, x: Inputs, eta: PyTree) -> list[Float[Array, "n n"]]:
         """Returns what each trainable array adds to it, in their order; zeros where outputs do not depend on it."""
         seen, eta = self.of(net, eta)
         found = empirical(seen, x, eta=eta, trace=True, by_layer=True)

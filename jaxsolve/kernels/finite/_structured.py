@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree
 
+from ..._numerics import Inputs, samples_in, take_samples
 from ._capture import Capture, capture, Signal
 from ._outputs import Outputs
 from ._tiling import cut_tile, even_tile, Tiling, written_out
@@ -20,8 +21,8 @@ from ._use_gram import contribution
 def structured(
     net: Any,
     eta: PyTree,
-    x1: Shaped[Array, "n ..."],
-    x2: Shaped[Array, "m ..."] | None,
+    x1: Inputs,
+    x2: Inputs | None,
     *,
     outputs: Outputs,
     tiling: Tiling,
@@ -33,11 +34,11 @@ def structured(
     """
     found = capture(net, x1)
     terms = _Terms.of(found, eta, found.constant(x1), outputs, by_layer=by_layer)
-    n, m = x1.shape[0], None if x2 is None else x2.shape[0]
+    n, m = samples_in(x1), None if x2 is None else samples_in(x2)
     if tiling.held and written_out(n, m, tiling.tile, outputs.rows(found.out_size)):
         blocks = lambda x: _blocks(found, x, tiling.tile)
         return _written_out(terms, blocks(x1), None if x2 is None else blocks(x2))
-    samples = lambda x: _Samples(x.shape[0], _reader(found, x, tiling))
+    samples = lambda x: _Samples(samples_in(x), _reader(found, x, tiling))
     return _looped(terms, samples(x1), None if x2 is None else samples(x2), tiling.tile)
 
 
@@ -131,9 +132,12 @@ def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
     return kernel
 
 
-def _blocks(found: Capture, x: Shaped[Array, "n ..."], size: int) -> list[_Block]:
+def _blocks(found: Capture, x: Inputs, size: int) -> list[_Block]:
     """Each block passes the network by itself: cutting its signals out of those of all samples would copy them."""
-    return [_Block(start, _in_order(found.signals(x[start:end]))) for start, end in _ranges(x.shape[0], size)]
+    return [
+        _Block(start, _in_order(found.signals(take_samples(x, slice(start, end)))))
+        for start, end in _ranges(samples_in(x), size)
+    ]
 
 
 def _in_order(everything: list[Signal]) -> list[Signal]:
@@ -234,10 +238,11 @@ def _starts(count: int, tile: int) -> list[int]:
     return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 
-def _reader(found: Capture, x: Shaped[Array, "n ..."], tiling: Tiling) -> _Read:
+def _reader(found: Capture, x: Inputs, tiling: Tiling) -> _Read:
     if tiling.held:
         return _cutter(found.signals(x))
-    return lambda start, size: found.signals(jax.lax.dynamic_slice_in_dim(x, start, size))
+    cut = lambda leaf, start, size: jax.lax.dynamic_slice_in_dim(leaf, start, size)
+    return lambda start, size: found.signals(jax.tree.map(lambda leaf: cut(leaf, start, size), x))
 
 
 def _cutter(everything: list[Signal]) -> _Read:

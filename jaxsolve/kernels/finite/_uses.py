@@ -73,7 +73,7 @@ class _UseFinder:
         self.reasons: dict[int, str] = {}
         self.order: list[int] = []
         self.numbers: dict[int, int] = {}  # slots that hold one number in another shape: where it came from
-        self.data = {program.sample}  # slots that depend on the sample
+        self.data = set(program.sample)  # slots that depend on the sample
 
     def is_parameter(self, slots: Sequence[int]) -> bool:
         """Says whether one of these slots holds a parameter, in whatever shape."""

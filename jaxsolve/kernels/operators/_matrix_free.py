@@ -11,10 +11,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree
 
 from ..._checks import describe, real_array, require_key, require_kind
-from ..._numerics import hashable
+from ..._numerics import hashable, Inputs, samples_in
 from ...nets import partition
 from ..finite._batches import choose_batch_size, function, map_batches, output, sum_batches
 from ..finite._empirical import unit_rates
@@ -93,13 +93,11 @@ class NTKOperator(AbstractSymmetricOperator):
     """
 
     net: Any
-    x: Shaped[Array, "n ..."]
+    x: Inputs
     eta: PyTree
     batch_size: int = eqx.field(static=True)  # a size
 
-    def __init__(
-        self, net: Any, x: Shaped[Array, "n ..."], *, eta: PyTree | None = None, batch_size: int | None = None
-    ):
+    def __init__(self, net: Any, x: Inputs, *, eta: PyTree | None = None, batch_size: int | None = None):
         self.net, self.x = net, x
         self.eta = _rates(net, x, eta)
         self.batch_size = choose_batch_size(net, x, batch_size)
@@ -107,7 +105,7 @@ class NTKOperator(AbstractSymmetricOperator):
     @property
     def structure(self) -> jax.ShapeDtypeStruct:
         out = output(self.net, self.x)
-        return jax.ShapeDtypeStruct((self.x.shape[0], *out.shape), out.dtype)
+        return jax.ShapeDtypeStruct((samples_in(self.x), *out.shape), out.dtype)
 
     @hashable
     def mv(self, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
@@ -115,7 +113,7 @@ class NTKOperator(AbstractSymmetricOperator):
         return _kernel_product(self, self.x, self._coefficients(v))
 
     @hashable
-    def cross(self, x: Shaped[Array, "m ..."], v: Float[Array, "n out"]) -> Float[Array, "m out"]:
+    def cross(self, x: Inputs, v: Float[Array, "n out"]) -> Float[Array, "m out"]:
         """K(x, x_train) v at other inputs, shape (m, c): what kernel regression predicts with coefficients v.
 
         Raises:
@@ -156,7 +154,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     """
 
     net: Any
-    x: Shaped[Array, "n ..."]
+    x: Inputs
     hessian: Float[Array, "n out out"]
     eta: PyTree
     batch_size: int = eqx.field(static=True)  # a size
@@ -164,7 +162,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     def __init__(
         self,
         net: Any,
-        x: Shaped[Array, "n ..."],
+        x: Inputs,
         hessian: Float[Array, "n out out"],
         *,
         eta: PyTree | None = None,
@@ -211,7 +209,7 @@ class HessianOperator(AbstractSymmetricOperator):
     """
 
     net: Any
-    x: Shaped[Array, "n ..."]
+    x: Inputs
     gradient: Float[Array, "n out"]
     hessian: Float[Array, "n out out"]
     eta: PyTree
@@ -220,7 +218,7 @@ class HessianOperator(AbstractSymmetricOperator):
     def __init__(
         self,
         net: Any,
-        x: Shaped[Array, "n ..."],
+        x: Inputs,
         gradient: Float[Array, "n out"],
         hessian: Float[Array, "n out out"],
         *,
@@ -249,7 +247,7 @@ class HessianOperator(AbstractSymmetricOperator):
 
 
 @eqx.filter_jit
-def _kernel_product(operator: NTKOperator, x: Array, v: Array) -> Array:
+def _kernel_product(operator: NTKOperator, x: Inputs, v: Array) -> Array:
     params, f = function(operator.net)
     backward = lambda x, v: jax.vjp(lambda p: f(p, x), params)[1](v)[0]
     # eta J^T v is a sum over batches; each batch of J times that is then a batch of K v.
@@ -295,7 +293,7 @@ def _hessian_product(operator: HessianOperator, v: PyTree) -> PyTree:
 def _rates(net: Any, x: Any, eta: PyTree | None) -> PyTree:
     """The rates as given, or 1 everywhere, once network, inputs and rates have been checked."""
     if callable(net) and not jax.tree.leaves(eqx.filter(net, eqx.is_array)):
-        choose_batch_size(net, x, None)  # of a function, what it returns says more than its lack of arrays
+        output(net, x)  # of a function, what it returns says more than its lack of arrays
     check_inputs(net, x, None, names=("x", "x2"))
     if eta is None:
         return unit_rates(net)
@@ -311,7 +309,8 @@ def _weighted(eta: PyTree, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda e, leaf: e * leaf, eta, tree)
 
 
-def _check_hessian(net: Any, x: Shaped[Array, "n ..."], hessian: Float[Array, "n out out"]) -> None:
+def _check_hessian(net: Any, x: Inputs, hessian: Float[Array, "n out out"]) -> None:
     (c,) = output(net, x).shape
-    if hessian.shape != (x.shape[0], c, c):
-        raise ValueError(f"hessian must be loss.hessian(f, y), shape {(x.shape[0], c, c)}, got {describe(hessian)}")
+    n = samples_in(x)
+    if hessian.shape != (n, c, c):
+        raise ValueError(f"hessian must be loss.hessian(f, y), shape {(n, c, c)}, got {describe(hessian)}")
