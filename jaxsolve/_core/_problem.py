@@ -41,7 +41,8 @@ class Problem(eqx.Module):
 
     Arguments:
         net: a network from `nets`, or any Equinox module acting on one sample and returning (c,), or an array of
-            another shape, such as (T, V) of a sequence. All that is measured is of the outputs as one vector.
+            another shape, such as (T, V) of a sequence. All that is measured is of the outputs as one vector. Its
+            parameters are float32 or float64; it may compute in bfloat16 or float16, by casting them in its call.
         x: training inputs, shape (n, ...), of the network's dtype; or integers, such as tokens, which stay integers
             where the network takes them. A network that takes several arrays at once, as net((t, y)) or
             net({"ids": ids, "mask": mask}), is given a tuple or a dict of arrays, samples first in each.
@@ -269,9 +270,10 @@ class Problem(eqx.Module):
         """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
             # Only where it is needed, as it traces the network once more.
-            return rows(jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x))
+            f = jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
+            return rows(f).astype(self.dtype)  # of a network that computes in bfloat16
         f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
-        return rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0])
+        return rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]).astype(self.dtype)
 
     @hashable
     def predict(self, params: PyTree, x: Inputs) -> Float[Array, "n out"]:

@@ -14,7 +14,7 @@ from .._checks import require_flag, require_size
 from .._core import late, Problem
 from .._numerics import samples_in, unwatched
 from ..dynamics import Descent
-from ..kernels._internal import Trace
+from ..kernels._internal import coarsest, Trace
 from ..observe._internal import next_update
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
@@ -291,6 +291,11 @@ def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Tra
     notes = []
     if looked < n:
         notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")
+    if (computed := coarsest(probe.net, probe.x)) != problem.dtype:
+        eps = float(jnp.finfo(computed).eps)
+        notes.append(
+            f"The network computes in {computed}: numbers hold to about {eps:.1g}, changes to that of the whole."
+        )
     if trace.projections is not None:
         notes.append(
             f"Kernels are those of {trace.projections} random projections of {problem.out_size} outputs, on average "

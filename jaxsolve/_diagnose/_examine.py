@@ -12,7 +12,7 @@ from jaxtyping import Array, PyTree
 
 from .. import kernels
 from .._core import Problem
-from ..kernels._internal import Trace
+from ..kernels._internal import coarsest, Trace
 from ..observe._internal import find_groups, Groups, relative_sizes
 from ._movement import compare_kernels, group_kernels, learnable, movement
 from ._pairs import adjacent, alignments
@@ -62,6 +62,7 @@ def examine(
         trace: how kernels are computed.
         say: is told of every checkpoint.
     """
+    eps = float(jnp.finfo(coarsest(probe.network(checkpoints[0]), probe.x)).eps)
     groups = find_groups(checkpoints[0])
     start = group_kernels(probe, checkpoints[0], eta, groups, trace)
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
@@ -69,7 +70,7 @@ def examine(
     last, moved, compared = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
         say(f"looking at kernels at step {step} of {steps[-1]}")
-        moved = movement(probe, params, eta)
+        moved = movement(probe, params, eta, eps)
         # The first checkpoint is the start, whose kernels are known.
         last = group_kernels(probe, params, eta, groups, trace) if rows else start
         compared = compare_kernels(probe, last, start)
@@ -110,7 +111,7 @@ def examine(
         by_group,
         pairs,
         by_pair,
-        bool(learnable(probe)),
+        bool(learnable(probe, eps)),
         bool(moved.moved),
         why,
         bool(np.any(np.asarray(start))),

@@ -62,10 +62,11 @@ class Lens(nets.AbstractNetwork):
 
     def __call__(self, x: PyTree[Shaped[Array, "..."]]) -> Float[Array, "..."]:
         params, rest = nets.partition(self.net)
-        at = lambda p: eqx.combine(p, rest)(x)
+        cast = lambda f: f.astype(self.scale.dtype)  # of a network that computes in bfloat16
+        at = lambda p: cast(eqx.combine(p, rest)(x))
         if self.linear:
             direction = jax.tree.map(jnp.subtract, params, self.start)
-            start, change = jax.jvp(lambda p: both_ways(eqx.combine(p, rest))(x), (self.start,), (direction,))
+            start, change = jax.jvp(lambda p: cast(both_ways(eqx.combine(p, rest))(x)), (self.start,), (direction,))
         else:
             start = at(self.start)
             change = at(params) - start

@@ -14,7 +14,7 @@ from .._numerics import nonzero, norm
 from ..kernels._internal import Trace
 from ..observe._internal import Groups, missed_share, position
 from ._lens import inside
-from ._thresholds import ENDED
+from ._thresholds import ENDED, NONLINEARITY
 
 
 # Kernels of so many outputs are exact; of more, so many projections: of a transformer's 400 outputs the kernel's change
@@ -27,7 +27,8 @@ class Movement(NamedTuple):
 
     Attributes:
         loss: training loss on the probe samples.
-        nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0).
+        nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0); NaN where rounding is more of
+            |f_t - f_0| than the limit that it is compared with.
         progress: how much of the training is done.
         residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
         moved: whether the outputs have.
@@ -61,24 +62,30 @@ class Kernels(NamedTuple):
 
 
 @eqx.filter_jit
-def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
-    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta."""
-    f = problem.outputs(params)
+def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float) -> Movement:
+    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta.
+
+    The network rounds to eps.
+    """
+    f, start = problem.outputs(params), problem.outputs(problem.params)
+    missed = missed_share(problem, params)
+    whole = f if problem.initial is None else f + problem.initial  # what is rounded
+    hidden = eps * norm(whole) > NONLINEARITY.value * norm(f - start)
     return Movement(
         problem.loss.value(f, problem.y),
-        missed_share(problem, params),
+        jnp.where(hidden & (missed > 0), jnp.nan, missed),
         progress(problem, params, eta),
         position(problem, params, eta),
-        jnp.any(f != problem.outputs(problem.params)),
+        jnp.any(f != start),
     )
 
 
 @eqx.filter_jit
-def learnable(problem: Problem) -> Bool[Array, ""]:
-    """True if the loss has a gradient in the outputs at the start that is more than their rounding."""
+def learnable(problem: Problem, eps: float) -> Bool[Array, ""]:
+    """True if the loss has a gradient in the outputs at the start that is more than their rounding to eps."""
     f = problem.outputs(problem.params)
     # What a change of the outputs by their rounding does to the gradient, to first order.
-    rounding = 10 * jnp.finfo(f.dtype).eps * jnp.abs(f)
+    rounding = 10 * eps * jnp.abs(f)
     now, lost = jax.jvp(lambda f: problem.loss.gradient(f, problem.y), (f,), (rounding,))
     return norm(now) > norm(lost)
 

@@ -105,6 +105,8 @@ def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding
         found["expected_kernel_change"] = Finding(np.nan, _thresholds.KERNEL_CHANGE, "not known: the training diverged")
     if not seen.moved:
         found["nonlinearity"] = Finding(last["nonlinearity"], _thresholds.NONLINEARITY, "the outputs have not changed")
+    elif np.isnan(last["nonlinearity"]) and not seen.kernel:
+        found["nonlinearity"] = Finding(np.nan, _thresholds.NONLINEARITY, f"not known: {HIDDEN}")
     if len(history["step"]) == 1:
         still = {name: found[name].limit for name in ("progress", "kernel_change", "nonlinearity")}
         found |= {name: Finding(np.nan, limit, "not known: no step was made") for name, limit in still.items()}
@@ -118,7 +120,7 @@ def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding
     return found
 
 
-RANK = "directions of the kernel"
+RANK, HIDDEN = "directions of the kernel", "the outputs have moved by little more than rounding"
 
 
 def _aligned(first: dict[str, float], last: dict[str, float], seen: Examined) -> str:
@@ -219,7 +221,7 @@ def _linearized(seen: Examined, findings: dict[str, Finding]) -> str:
     if not seen.moved:
         return "Its outputs have not changed."
     if not np.isfinite(missed):
-        return "What its linearization misses is not known: numbers overflow."
+        return f"What its linearization misses is {findings['nonlinearity'].words}."
     if missed > 1:
         return f"Its linearization is off by {missed:.2g} times the change of its outputs."
     return f"Its linearization misses {missed:.0%} of the change of its outputs."

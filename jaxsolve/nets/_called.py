@@ -31,10 +31,9 @@ def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Except
             "dropout in inference mode, by eqx.nn.inference_mode(net), model.eval() or train=False: js.Descent(..., "
             "noise=) trains with it, and kernels are those without"
         )
-    array = isinstance(sample, jax.ShapeDtypeStruct)
-    integers = array and not jnp.issubdtype(sample.dtype, jnp.floating)
-    if integers and takes(net, jax.ShapeDtypeStruct(sample.shape, jnp.float32)):
-        return first + "It does take floats: convert the inputs, as in x.astype(jnp.float32)"
+    if isinstance(sample, jax.ShapeDtypeStruct) and not jnp.issubdtype(sample.dtype, jnp.floating):
+        if takes(net, jax.ShapeDtypeStruct(sample.shape, jnp.float32)):
+            return first + "It does take floats: convert the inputs, as in x.astype(jnp.float32)"
     if takes(net, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), sample)):
         return first + (
             "It does take a batch: give a module of one sample, whose __call__(self, x) returns net(x[None])[0]; "

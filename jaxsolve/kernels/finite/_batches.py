@@ -23,7 +23,13 @@ BATCH_MEMORY = 64 * 2**20
 def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
     """The trainable arrays, and the network as a function of them and a batch, with derivatives in both modes."""
     params, static = partition(net)
-    return params, lambda p, x: rows(jax.vmap(both_ways(eqx.combine(p, static)))(x))
+    dtype = dtype_of(params)
+    return params, lambda p, x: rows(jax.vmap(both_ways(eqx.combine(p, static)))(x)).astype(dtype)
+
+
+def dtype_of(params: PyTree) -> Any:
+    """The dtype of kernels and products: that of the parameters, whatever the network computes in."""
+    return jax.tree.leaves(params)[0].dtype
 
 
 def rows(f: Float[Array, "n ..."]) -> Float[Array, "n out"]:
@@ -32,8 +38,8 @@ def rows(f: Float[Array, "n ..."]) -> Float[Array, "n out"]:
 
 
 def output(net: Any, x: Inputs) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the network's output for one sample. Raises ValueError if it is no array of real numbers."""
-    return output_of(net, one_of(x))
+    """Shape and dtype of the output for one sample, as `function` has it; ValueError if it is no array of reals."""
+    return jax.ShapeDtypeStruct(output_of(net, one_of(x)).shape, dtype_of(partition(net)[0]))
 
 
 def choose_batch_size(net: Any, x: Inputs, given: int | None) -> int:

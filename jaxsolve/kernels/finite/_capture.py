@@ -106,8 +106,13 @@ class Capture(NamedTuple):
         # A step sees scale * parameter: by the chain rule the derivative by the parameter has the scale once more.
         scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
         # Sums over many products of half precision would not leave a kernel positive semi-definite.
-        scaled = [back.astype(self.dtype) for back in scaled]
-        return [Signal(*pair) for pair in zip(operands, scaled, strict=True)]
+        return [Signal(*map(self._cast, pair)) for pair in zip(operands, scaled, strict=True)]
+
+    def _cast(self, value: Any) -> Any:
+        """Floats in the dtype of the parameters; integers, which are looked up, as they are."""
+        if value is None or not jnp.issubdtype(value.dtype, jnp.floating):
+            return value
+        return value.astype(self.dtype)
 
     def signals(self, x: Inputs) -> list[Signal]:
         """The signals of a batch: one forward pass, and one backward pass per output."""

@@ -171,10 +171,18 @@ def _check(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, known: Outline,
     return KernelCheck(_error(net, eta, x1, x2, kernel, v, drawn, outputs, step), _bound(net, known.capture))
 
 
+def coarsest(net: Any, x: Inputs) -> Any:
+    """The coarsest dtype of floats that a network computes in, such as bfloat16 where it casts its parameters."""
+    return _coarsest(outline(net, x).capture)
+
+
+def _coarsest(found: Capture) -> Any:
+    dtypes = (shape.dtype for shape in found.found.program.shapes if jnp.issubdtype(shape.dtype, jnp.floating))
+    return max([found.dtype, *dtypes], key=lambda dtype: float(jnp.finfo(dtype).eps))
+
+
 def _bound(net: Any, found: Capture) -> float:
-    eps = float(jnp.finfo(found.dtype).eps)
-    dtypes = {shape.dtype for shape in found.found.program.shapes if jnp.issubdtype(shape.dtype, jnp.floating)}
-    coarsest = max([eps, *(float(jnp.finfo(dtype).eps) for dtype in dtypes)])
+    eps, coarsest = (float(jnp.finfo(dtype).eps) for dtype in (found.dtype, _coarsest(found)))
     if products_round(found.dtype):
         coarsest = max(coarsest, COARSE)
     count = sum(leaf.size for leaf in jax.tree.leaves(partition(net)[0]))
@@ -238,7 +246,8 @@ def _gradient(net: Any, x: Inputs, v: Float[Array, "n out"]) -> PyTree:
     params, static = partition(net)
 
     def of_batch(x: Inputs, v: Array) -> PyTree:
-        return jax.vjp(lambda p: rows(jax.vmap(eqx.combine(p, static))(x)), params)[1](v)[0]
+        f = lambda p: rows(jax.vmap(eqx.combine(p, static))(x)).astype(v.dtype)
+        return jax.vjp(f, params)[1](v)[0]
 
     return sum_batches(of_batch, choose_batch_size(net, x, None), x, v)
 

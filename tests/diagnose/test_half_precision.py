@@ -1,0 +1,87 @@
+"""Networks that compute in bfloat16, their parameters in float32: numbers are those of float32 but for rounding."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import jaxsolve as js
+
+
+class Mixed(eqx.Module):
+    """A network that casts its parameters and inputs, as mixed precision does."""
+
+    net: eqx.nn.MLP
+    dtype: jnp.dtype = eqx.field(static=True)
+    returned: jnp.dtype = eqx.field(static=True)
+    multiplier: float = 1.0
+
+    def __call__(self, x):
+        cast = lambda leaf: leaf.astype(self.dtype) if eqx.is_inexact_array(leaf) else leaf
+        return self.multiplier * jax.tree.map(cast, self.net)(x.astype(self.dtype)).astype(self.returned)
+
+
+@pytest.fixture(autouse=True)
+def single():
+    with jax.enable_x64(False):
+        yield
+
+
+def mixed(dtype=jnp.bfloat16, returned=jnp.bfloat16, **options):
+    return Mixed(eqx.nn.MLP(6, 1, 64, 2, activation=jnp.tanh, key=jr.key(0)), dtype, returned, **options)
+
+
+def data():
+    x = jr.normal(jr.key(1), (32, 6))
+    return x, jnp.sin(x[:, :1] - x[:, 1:2])
+
+
+@pytest.mark.parametrize("returned", [jnp.bfloat16, jnp.float32], ids=["half", "single"])
+@pytest.mark.parametrize(
+    "dynamics",
+    [js.Descent(optax.adam(1e-2)), js.GradientFlow(), js.FrozenKernel()],
+    ids=lambda dynamics: type(dynamics).__name__,
+)
+def test_runs(dynamics, returned):
+    x, y = data()
+    found, wanted = (
+        js.solve(js.Problem(net, x, y), dynamics, [0.2, 1.0])["loss"]
+        for net in (mixed(returned=returned), mixed(jnp.float32, jnp.float32))
+    )
+    assert found.dtype == jnp.float32
+    # Measured 2e-3 of the loss, and 7e-6 near its end; bfloat16 rounds outputs of size 1 to 8e-3, squares to 3e-5.
+    np.testing.assert_allclose(found, wanted, rtol=8e-3, atol=3e-5)
+
+
+def test_kernels_and_their_certificate():
+    x, _ = data()
+    found, wanted = (js.kernels.empirical(net, x).ntk for net in (mixed(), mixed(jnp.float32, jnp.float32)))
+    assert 1e-4 < float(js.kernels.relative_change(found, wanted)) < 1e-2
+    check = js.kernels.check(mixed(), x, found, key=jr.key(2))
+    assert check.holds
+    assert check.bound == pytest.approx(10 * 2.0**-7)
+
+
+def test_a_diagnosis_says_what_it_is_of():
+    x, y = data()
+    options = {"optimizer": optax.adam(1e-3), "steps": 20}
+    found, wanted = (js.diagnose(net, x, y, **options) for net in (mixed(), mixed(jnp.float32, jnp.float32)))
+    assert found.regime == wanted.regime
+    for name in ("kernel_change", "nonlinearity", "progress", "effective_rank", "critical_rate", "stability"):
+        np.testing.assert_allclose(found.findings[name].value, wanted.findings[name].value, rtol=0.05, err_msg=name)
+    assert any("computes in bfloat16: numbers hold to about 0.008" in note for note in found.notes)
+    assert not any("computes in" in note for note in wanted.notes)
+
+
+def test_rounding_is_no_nonlinearity():
+    """Outputs that move by less than bfloat16 resolves: what the linearized network misses is rounding alone."""
+    x, y = data()
+    options = {"optimizer": optax.sgd(1e-4), "steps": 20}
+    half, single = (js.diagnose(net, x, y, **options) for net in (mixed(), mixed(jnp.float32, jnp.float32)))
+    assert single.findings["nonlinearity"].value < 0.01
+    assert np.isnan(half.findings["nonlinearity"].value)
+    assert "moved by little more than rounding" in half.findings["nonlinearity"].words
+    assert "What its linearization misses is not known: the outputs have moved by little more" in str(half)
