@@ -29,7 +29,7 @@ from .._programs import both_ways, shape_and_rule
 from ..kernels._internal import rows
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, count, find_loss, fit
-from ..nets._internal import FREEZE, networks_in, takes, takes_state, why_not_called
+from ..nets._internal import copy_state, FREEZE, Frozen, networks_in, takes, takes_state, why_not_called
 
 
 # Numbers of outputs that are held at once: half a gigabyte in float32, on any machine.
@@ -266,6 +266,18 @@ class Problem(eqx.Module):
                 f"run.final.params, got {describe(params)}"
             ) from error
 
+    def of_sample(self, params: PyTree, eta: PyTree) -> tuple[Any, PyTree]:
+        """The network as a function of one sample, and learning rates as those of it: what has a kernel by samples.
+
+        One with state is in inference mode, and the statistics are those of the training set at these parameters.
+        """
+        net = self.network(params)
+        if self.state is None:
+            return net, eta
+        _, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
+        frozen = Frozen(net, state)
+        return frozen, frozen.rates(eta)
+
     def _forward(self, net: Any, x: Inputs | None = None) -> Array:
         """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
@@ -408,6 +420,7 @@ def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
 
 def _without_memory(net: Any, state: eqx.nn.State) -> eqx.nn.State:
     """The state in which one pass in training mode leaves the statistics of that pass, whatever the momentum."""
+    state = copy_state(state)  # the user's own goes on
     is_norm = lambda node: isinstance(node, eqx.nn.BatchNorm)
     for norm in filter(is_norm, jax.tree.leaves(net, is_leaf=is_norm)):
         if norm.mode == "ema":

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +47,9 @@ def diagnose(
     test: tuple[Any, Any] | None = None,
     centered: bool = False,
     noise: Any = None,
+    state: eqx.nn.State | None = None,
     batch_size: int | None = None,
+    checkpoints: int = CHECKPOINTS,
     probes: int | None = None,
     projections: int | None = None,
     verify: bool = False,
@@ -81,7 +84,10 @@ def diagnose(
     Other Arguments:
         noise: the network as it trains, where it has dropout, as for `js.Descent`; the network is then given in
             inference mode, of which all numbers are. Linearized training is without.
+        state: of a network made by `eqx.nn.make_with_state`, as for `js.Problem`: it trains in training mode, and
+            kernels are those of it in inference mode.
         batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond.
+        checkpoints: how often it is looked at after the start. Each holds the parameters and the optimizer's memory.
         probes: samples that are measured on, drawn from x. None takes 200, or as many as have 2^27 outputs, if fewer.
         projections: random projections of the outputs that kernels are computed of, as by `js.kernels.Projected`. None
             takes all outputs up to 128, and 16 projections of more.
@@ -108,8 +114,8 @@ def diagnose(
 
     Raises:
         TypeError: net is no network, the optimizer not one of optax, a number or key of the wrong kind.
-        ValueError: the network is no function of one sample with a vector of outputs, has state, or its parameters are
-            neither float32 nor float64, or not finite; data do not fit it, or are not finite.
+        ValueError: the network is no function of one sample with an array of outputs, lacks its state, or its
+            parameters are neither float32 nor float64, or not finite; data do not fit it, or are not finite.
     """
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     check_optimizer(optimizer)
@@ -118,7 +124,8 @@ def diagnose(
     if batch_size is not None:
         require_size(batch_size, "batch_size")
     require_flag(verify, "verify")
-    problem = read_problem(net, x, y, loss, test, centered)
+    require_size(checkpoints, "checkpoints")
+    problem = read_problem(net, x, y, loss, test, centered, state)
     batch_size = batch_size_for(problem, batch_size)
     probe_key, batch_key = jax.random.split(key)
     probe, few = _probes(problem, probes, probe_key)
@@ -126,7 +133,7 @@ def diagnose(
     trace = _trace(problem, projections, key)
     check_derivatives(probe, few, probe.params, "at the start", trace)
     say = _said()
-    training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key, say, noise)
+    training = train(problem, optimizer, checkpoint_steps(steps, checkpoints), batch_size, batch_key, say, noise)
     end = ending(problem, probe, optimizer, training) if training.diverged else ""
     places = [point.step for point in training.checkpoints]
     # As in `train`, whose states the checkpoints hold.
@@ -178,6 +185,7 @@ def diagnose_checkpoints(
     loss: Any = None,
     test: tuple[Any, Any] | None = None,
     centered: bool = False,
+    state: eqx.nn.State | None = None,
     steps: Sequence[int] | None = None,
     probes: int | None = None,
     projections: int | None = None,
@@ -190,7 +198,7 @@ def diagnose_checkpoints(
 
     Arguments:
         checkpoints: networks of one structure and shape, in the order of training.
-        x, y, loss, test, centered: as for `js.diagnose`.
+        x, y, loss, test, centered, state: as for `js.diagnose`.
         steps: the steps of the checkpoints, ascending; None counts them.
 
     Other Arguments:
@@ -213,12 +221,12 @@ def diagnose_checkpoints(
         ValueError: as `js.diagnose`; fewer than two checkpoints, checkpoints of different shapes, or steps that do not
             ascend.
     """
-    networks = same_shapes(checkpoints)
+    networks = same_shapes(checkpoints, state)
     key = read_key(key)
     places = list(range(len(networks))) if steps is None else [int(step) for step in steps]
     if len(places) != len(networks) or any(b <= a for a, b in zip(places[:-1], places[1:], strict=True)):
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
-    problem = read_problem(networks[0], x, y, loss, test, centered)
+    problem = read_problem(networks[0], x, y, loss, test, centered, state)
     # Functions that adapters such as `from_linen` make may differ, with them the structures, but by these alone.
     structure = jax.tree.structure(problem.params)
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
@@ -229,7 +237,7 @@ def diagnose_checkpoints(
 
 def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Sequence[int]) -> Diagnosis:
     """The diagnosis of parameters of a problem's network, the first ones at its start, on all of its samples."""
-    check_network(problem.net)
+    check_network(problem.net, problem.state)
     for place, later in zip(steps, params, strict=True):
         check_finite(problem, later, f"at step {place}")
     return _of_parameters(problem, list(params), list(steps), samples_in(problem.x), None, jax.random.key(0))
@@ -291,7 +299,7 @@ def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Tra
     notes = []
     if looked < n:
         notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")
-    if (computed := coarsest(probe.net, probe.x)) != problem.dtype:
+    if (computed := coarsest(probe.of_sample(probe.params, probe.eta)[0], probe.x)) != problem.dtype:
         eps = float(jnp.finfo(computed).eps)
         notes.append(
             f"The network computes in {computed}: numbers hold to about {eps:.1g}, changes to that of the whole."
@@ -300,6 +308,11 @@ def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Tra
         notes.append(
             f"Kernels are those of {trace.projections} random projections of {problem.out_size} outputs, on average "
             "those of all."
+        )
+    if problem.state is not None:
+        notes.append(
+            "It trains in training mode, its state with it. Kernels are those of the network in inference mode, with "
+            "the statistics of the samples that they are of; all else is of it in training mode on these."
         )
     if batch_size is not None:
         notes.append(

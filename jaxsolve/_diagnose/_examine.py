@@ -62,7 +62,7 @@ def examine(
         trace: how kernels are computed.
         say: is told of every checkpoint.
     """
-    eps = float(jnp.finfo(coarsest(probe.network(checkpoints[0]), probe.x)).eps)
+    eps = float(jnp.finfo(coarsest(probe.of_sample(checkpoints[0], eta)[0], probe.x)).eps)
     groups = find_groups(checkpoints[0])
     start = group_kernels(probe, checkpoints[0], eta, groups, trace)
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
@@ -131,7 +131,7 @@ def _unaligned(probe: Problem, kernel: str) -> str:
 
 def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, trace: Trace, kernel: np.ndarray) -> None:
     """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
-    (net, eta), ntk = trace.of(probe.network(params), eta), jnp.asarray(kernel)
+    (net, eta), ntk = trace.of(*probe.of_sample(params, eta)), jnp.asarray(kernel)
     found = kernels.check(net, probe.x, ntk, eta=eta, key=jax.random.key(0), samples=CERTIFIED)
     if float(found.error) > found.bound:  # what is not finite is no doubt about the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)

@@ -95,7 +95,7 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
 
 def _named(problem: Problem, params: PyTree, when: str) -> str:
     """The samples and parameters whose derivatives are not finite, and what to do; empty if there are none."""
-    if of_outputs := nonfinite_derivatives(problem.network(params), problem.x).words():
+    if of_outputs := nonfinite_derivatives(problem.of_sample(params, problem.eta)[0], problem.x).words():
         return f"{of_outputs}. So it is {when}: no rate trains such a network, and it has no tangent kernel"
     _, of_loss = _not_finite(problem, params)
     if np.any(of_loss):
@@ -152,5 +152,7 @@ def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves
 @eqx.filter_jit
 def _sizes_and_loss(problem: Problem, params: PyTree) -> tuple[Float[Array, " n"], Float[Array, ""]]:
     """The largest output of every sample, and the loss."""
+    if problem.state is not None:
+        return jnp.max(jnp.abs(problem.outputs(params)), axis=1), problem.objective(params)
     largest = lambda x: jnp.max(jnp.abs(problem.network(params)(x)))
     return jax.lax.map(largest, problem.x, batch_size=problem.at_once), problem.objective(params)

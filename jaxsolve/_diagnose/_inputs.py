@@ -21,14 +21,14 @@ from ._finite import check_finite
 _SERVED = (jnp.float32, jnp.float64)
 
 
-def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) -> Problem:
+def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any, state: Any = None) -> Problem:
     """The problem to diagnose.
 
     Raises:
         TypeError, ValueError: as `js.diagnose`.
     """
     require_flag(centered, "centered")
-    check_network(net)
+    check_network(net, state)
     x, pair = _inputs(x, "x"), None
     if test is not None:
         test_x, test_y = read_pair(test)
@@ -36,10 +36,11 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
         _require_same_kind(x, pair[0])
     # A problem would make floats of integers that a network does not take.
     one = one_of(x)
-    _, error = attempt(eqx.filter_eval_shape, net, one)
+    _, error = attempt(eqx.filter_eval_shape, net, one) if state is None else (None, None)
     if error is not None:
         raise ValueError(why_not_called(net, one, error)) from error
-    problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
+    loss = losses.MSE() if loss is None else loss
+    problem = Problem(net, x, y, test=pair, loss=loss, centered=centered, state=state)
     _check_loss(problem)
     if problem.own_rule:  # to be told before it is trained; JAX looks when it lowers a program
         moved: Any = eqx.filter_jit(lambda p: jax.jvp(p.outputs, (p.params,), (p.params,)))
@@ -49,17 +50,17 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
     return problem
 
 
-def check_network(net: Any, when: str = "at the start") -> None:
-    """Raises TypeError or ValueError for what is no network of float32 or float64 numbers, or one with state."""
+def check_network(net: Any, state: Any = None, when: str = "at the start") -> None:
+    """Raises TypeError or ValueError for what is no network of float32 or float64 numbers, or lacks its state."""
     if not callable(net) or isinstance(net, type):
         raise TypeError(
             "net must be a network of js.nets or an Equinox module acting on one sample, or "
             f"jax.tree_util.Partial(f, params) of a function f(params, x); got {describe(net)}"
         )
-    if takes_state(net):
+    if takes_state(net) and state is None:
         raise ValueError(
-            "this network has state (such as the statistics of batch normalization), and is no function of one sample "
-            f"with fixed parameters; {FREEZE}"
+            "this network has state (such as the statistics of batch normalization): give it as state=, to train with "
+            f"it, where the verb has that argument; else {FREEZE}"
         )
     params = nets.partition(net)[0]
     named = jax.tree_util.tree_leaves_with_path(params)
@@ -177,7 +178,7 @@ def choose(problem: Problem, count: int, key: Any) -> Problem:
     return eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
 
 
-def same_shapes(nets_given: Any) -> list[Any]:
+def same_shapes(nets_given: Any, state: Any) -> list[Any]:
     """Checkpoints of one network as a list; raises ValueError where they are not.
 
     Raises:
@@ -191,7 +192,7 @@ def same_shapes(nets_given: Any) -> list[Any]:
             f"two or more checkpoints are needed, to see how far the network has moved; got {len(nets_given)}"
         )
     for index, net in enumerate(nets_given):
-        check_network(net, f"in checkpoint {index}")
+        check_network(net, state, f"in checkpoint {index}")
     name = jax.tree_util.keystr
     first = {name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nets.partition(nets_given[0])[0])}
     for index, net in enumerate(nets_given[1:], 1):

@@ -1,5 +1,6 @@
 """A network seen through a lens: other inputs, a multiplied change of its outputs, or its linearization."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 from .. import nets
 from .._numerics import Inputs
 from .._programs import both_ways
+from ..nets._internal import copy_state
 
 
 class Lens(nets.AbstractNetwork):
@@ -20,7 +22,7 @@ class Lens(nets.AbstractNetwork):
 
     Attributes:
         net: the network.
-        start: theta_0.
+        start: theta_0, leaf by leaf: in a tree of networks `eqx.nn.inference_mode` would look for layers.
         scale: the multiplier of what the network has learnt.
         shape: of an input; empty if it is several arrays.
         outputs: their number.
@@ -28,7 +30,7 @@ class Lens(nets.AbstractNetwork):
     """
 
     net: Any
-    start: PyTree
+    start: PyTree[Array]
     scale: Float[Array, ""]
     shape: tuple[int, ...] = eqx.field(static=True)  # a shape
     outputs: int = eqx.field(static=True)  # a shape
@@ -37,7 +39,7 @@ class Lens(nets.AbstractNetwork):
     def __init__(
         self,
         net: Any,
-        start: PyTree,
+        start: PyTree[Array],
         scale: Any,
         shape: tuple[int, ...],
         outputs: int,
@@ -60,21 +62,29 @@ class Lens(nets.AbstractNetwork):
         inner = self.net.scaling if isinstance(self.net, nets.AbstractNetwork) else None
         return nets.Scaling([1.0], [1.0], [1.0]) if inner is None else inner
 
-    def __call__(self, x: PyTree[Shaped[Array, "..."]]) -> Float[Array, "..."]:
+    def __call__(self, x: PyTree[Shaped[Array, "..."]], state: Any = None) -> Any:
+        """The output, and the state of a network that has one."""
+        if state is None:
+            return self._seen(lambda net: (both_ways(net) if self.linear else net)(x))
+        call = lambda net: net(x, copy_state(state))
+        return self._seen(lambda net: call(net)[0]), call(self.net)[1]
+
+    def _seen(self, call: Callable[[Any], Array]) -> Float[Array, "..."]:
         params, rest = nets.partition(self.net)
         cast = lambda f: f.astype(self.scale.dtype)  # of a network that computes in bfloat16
-        at = lambda p: cast(eqx.combine(p, rest)(x))
+        at = lambda p: cast(call(eqx.combine(p, rest)))
+        before = jax.tree.unflatten(jax.tree.structure(params), self.start)
         if self.linear:
-            direction = jax.tree.map(jnp.subtract, params, self.start)
-            start, change = jax.jvp(lambda p: cast(both_ways(eqx.combine(p, rest))(x)), (self.start,), (direction,))
+            direction = jax.tree.map(jnp.subtract, params, before)
+            start, change = jax.jvp(at, (before,), (direction,))
         else:
-            start = at(self.start)
+            start = at(before)
             change = at(params) - start
         return start + self.scale * change
 
     def rates(self) -> PyTree:
         # The start and the scale are no parameters, and have no rates.
-        nothing = jax.tree.map(lambda _: None, self.start)
+        nothing: Any = [None] * len(self.start)
         return Lens(nets.rates(self.net), nothing, None, self.shape, self.outputs, linear=self.linear)
 
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[nets.Conserved, ...]:
@@ -93,8 +103,8 @@ def with_inside(tree: PyTree, new: PyTree) -> PyTree:
 
 def through(net: Any, x: Inputs, out_size: int, *, scale: Any, linear: bool = False) -> Lens:
     """The network, with its present parameters as the start, through a lens."""
-    start = nets.partition(net)[0]
-    scale = jnp.asarray(scale, jax.tree.leaves(start)[0].dtype)
+    start = jax.tree.leaves(nets.partition(net)[0])
+    scale = jnp.asarray(scale, start[0].dtype)
     shape = x.shape[1:] if eqx.is_array(x) else ()
     return Lens(net, start, scale, shape, out_size, linear=linear)
 
@@ -107,8 +117,8 @@ def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientT
     if not isinstance(net, Lens):
         return optimizer
 
-    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        found, state = optimizer.update(inside(updates), state, inside(params))
+    def update(updates: PyTree, state: Any, params: PyTree = None, **more: Any) -> tuple[PyTree, Any]:
+        found, state = optax.with_extra_args_support(optimizer).update(inside(updates), state, inside(params), **more)
         return with_inside(updates, found), state
 
-    return optax.GradientTransformation(lambda params: optimizer.init(inside(params)), update)
+    return optax.GradientTransformationExtraArgs(lambda params: optimizer.init(inside(params)), update)

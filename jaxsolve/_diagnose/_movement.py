@@ -123,7 +123,7 @@ def group_kernels(
     problem: Problem, params: PyTree, eta: PyTree, groups: Groups, trace: Trace
 ) -> Float[Array, "groups n n"]:
     """The kernel of every group of parameters: what they add to that of all."""
-    parts = trace.by_parameter(problem.network(params), problem.x, eta)
+    parts = trace.by_parameter(*problem.of_sample(params, eta), problem.x)
     of_group = lambda index: [part for part, of in zip(parts, groups.of_leaf, strict=True) if of == index]
     return jnp.stack([sum(rest, start=first) for first, *rest in map(of_group, range(len(groups.names)))])
 
@@ -131,7 +131,7 @@ def group_kernels(
 @eqx.filter_jit
 def whole_kernel(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Float[Array, "n n"]:
     """The kernel of all parameters with rates eta."""
-    return trace(problem.network(params), problem.x, eta)
+    return trace(*problem.of_sample(params, eta), problem.x)
 
 
 @eqx.filter_jit

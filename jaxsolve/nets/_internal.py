@@ -14,4 +14,4 @@ from ._layers import (
 )
 from ._network import networks_in as networks_in
 from ._normalization import AbstractNormalization as AbstractNormalization
-from ._state import FREEZE as FREEZE, takes_state as takes_state
+from ._state import copy_state as copy_state, FREEZE as FREEZE, Frozen as Frozen, takes_state as takes_state

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jaxtyping import Array, Float, PyTree, Shaped
 
 
 FREEZE = (
@@ -24,3 +25,28 @@ def takes_state(net: Any) -> bool:
     needed = [one for one in positional if one.default is one.empty]
     # A `Partial` may bring it along.
     return len(needed) > 1 or any(a.name == "state" and not isinstance(a.default, eqx.nn.State) for a in arguments)
+
+
+def copy_state(state: eqx.nn.State) -> eqx.nn.State:
+    """The same state, for another call: Equinox takes each only once."""
+    leaves, structure = jax.tree.flatten(state)
+    return jax.tree.unflatten(structure, leaves)
+
+
+class Frozen(eqx.Module):
+    """A network with state, in inference mode: a function of one sample, whose state stays as it is.
+
+    Attributes:
+        net: the network.
+        state: of it; the arrays in it do not train.
+    """
+
+    net: Any
+    state: eqx.nn.State
+
+    def __call__(self, x: PyTree[Shaped[Array, "..."]]) -> Float[Array, "..."]:
+        return eqx.nn.inference_mode(self.net)(x, self.state)[0]
+
+    def rates(self, eta: PyTree) -> PyTree:
+        """The learning rates eta of the network as those of this one."""
+        return Frozen(eta, jax.tree.map(lambda _: None, self.state))

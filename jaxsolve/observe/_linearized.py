@@ -33,7 +33,8 @@ def position(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
     back = pull(now / nonzero(norm(now)))[0]
     # r^T K r = sum_l eta_l |J_l^T r|^2
     on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), eta, back)))
-    operator = kernels.NTKOperator(problem.network(params), problem.x, eta=eta)
+    net, eta = problem.of_sample(params, eta)
+    operator = kernels.NTKOperator(net, problem.x, eta=eta)
     return on_residual / nonzero(largest_eigenvalue(operator.mv, now))
 
 

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
+from .. import nets
 from .._checks import describe, require_size
 from .._core import Problem, Quantity, View
 from ..kernels._internal import Trace
@@ -33,9 +34,8 @@ class _Traced:
         return self.observable(eqx.tree_at(places, view, (now, start), is_leaf=lambda leaf: leaf is None))
 
     def kernel(self, problem: Problem, net: object) -> Float[Array, "n n"]:
-        if problem.state is not None:
-            raise ValueError("observe.traced is for networks without state: take the whole kernel's observable")
-        return Trace(self.projections, jax.random.key(self.seed))(net, problem.x, problem.eta)
+        seen = problem.of_sample(nets.partition(net)[0], problem.eta)
+        return Trace(self.projections, jax.random.key(self.seed))(*seen, problem.x)
 
 
 @eqx.filter_jit

@@ -1,5 +1,7 @@
 """Networks that compute in bfloat16, their parameters in float32: numbers are those of float32 but for rounding."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -15,8 +17,8 @@ class Mixed(eqx.Module):
     """A network that casts its parameters and inputs, as mixed precision does."""
 
     net: eqx.nn.MLP
-    dtype: jnp.dtype = eqx.field(static=True)
-    returned: jnp.dtype = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+    returned: Any = eqx.field(static=True)
     multiplier: float = 1.0
 
     def __call__(self, x):

@@ -73,11 +73,11 @@ class Trace(eqx.Module):
     projections: int | None = eqx.field(static=True)  # a shape
     key: Key[Array, ""]
 
-    def __call__(self, net: PyTree, x: Inputs, eta: PyTree) -> Float[Array, "n n"]:
+    def __call__(self, net: PyTree, eta: PyTree, x: Inputs) -> Float[Array, "n n"]:
         seen, eta = self.of(net, eta)
         return empirical(seen, x, eta=eta, trace=True).ntk
 
-    def by_parameter(self, net: PyTree, x: Inputs, eta: PyTree) -> list[Float[Array, "n n"]]:
+    def by_parameter(self, net: PyTree, eta: PyTree, x: Inputs) -> list[Float[Array, "n n"]]:
         """Returns what each trainable array adds to it, in their order; zeros where outputs do not depend on it."""
         seen, eta = self.of(net, eta)
         found = empirical(seen, x, eta=eta, trace=True, by_layer=True)
