@@ -165,7 +165,8 @@ def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree
     update = next_update(problem, optimizer, problem.params, state)
     if moves(update):
         return state, update
-    state = optimizer.update(gradient(problem, problem.params), state, problem.params)[1]
+    value, slope = objective(problem, problem.params), gradient(problem, problem.params)
+    state = optimizer.update(slope, state, problem.params, value)[1]
     return state, next_update(problem, optimizer, problem.params, state)
 
 

@@ -67,8 +67,8 @@ def _as_state_of(given: PyTree, optimizer: Optimizer, params: PyTree) -> PyTree:
 @eqx.filter_jit
 def next_update(problem: Problem, optimizer: Optimizer, params: PyTree, state: PyTree) -> PyTree:
     """The optimizer's next step on the problem's samples, as it is added to the parameters."""
-    slope = jax.grad(problem.objective)(params)
-    updates = optimizer.update(slope, state, params)[0]
+    value, slope = jax.value_and_grad(problem.objective)(params)
+    updates = optimizer.update(slope, state, params, value)[0]
     return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), problem.eta, updates, params)
 
 

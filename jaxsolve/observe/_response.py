@@ -125,11 +125,12 @@ def linear_rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -
     """The rates of `response`, which checks them."""
     filled = lambda tree, value: jax.tree.map(lambda leaf: jnp.full_like(leaf, value), tree)
     (zero, one), (empty, full) = ((filled(tree, 0), filled(tree, 1)) for tree in (params, _memory(state)))
-    advance = lambda gradient, state: optimizer.update(gradient, state, params)[1]
-    still = _squares_of_next(state, advance, jax.grad(problem.objective)(params), zero, empty)
+    value, slope = jax.value_and_grad(problem.objective)(params)
+    advance = lambda gradient, state: optimizer.update(gradient, state, params, value)[1]
+    still = _squares_of_next(state, advance, slope, zero, empty)
 
     def step(gradient, memory):
-        updates, new = optimizer.update(gradient, _with_memory(still, memory), params)
+        updates, new = optimizer.update(gradient, _with_memory(still, memory), params, value)
         return jax.tree.map(lambda u, p: -u.astype(p.dtype), updates, params), _memory(new)
 
     # In the letters of the text above: A and a, then B and beta. Steps act on each entry by itself, so that one jvp
@@ -193,6 +194,6 @@ def rate_exponent(problem: Problem, optimizer: Any, params: PyTree, state: PyTre
 @eqx.filter_jit
 def _sizes_of_updates(problem: Problem, optimizer: Any, params: PyTree, state: PyTree) -> list[Array]:
     """The norms of the updates that the gradient makes, and twice the gradient."""
-    gradient = jax.grad(problem.objective)(params)
-    update = lambda scale: optimizer.update(jax.tree.map(lambda g: scale * g, gradient), state, params)[0]
+    value, gradient = jax.value_and_grad(problem.objective)(params)
+    update = lambda scale: optimizer.update(jax.tree.map(lambda g: scale * g, gradient), state, params, value)[0]
     return [norm(ravel_pytree(update(scale))[0]) for scale in (1.0, 2.0)]

@@ -329,7 +329,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         if self.batches is not None:
             on = _restrict(problem, *self.batches.draw(problem, ~state.done), None)
         value, gradient = jax.value_and_grad(lambda p: self._batch_loss(on, p, state.steps, order))(state.params)
-        updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params, value)
         params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), state.params, problem.eta, updates)
         steps = state.steps + 1
         # The loss is that before the step. A step that fails is not taken.

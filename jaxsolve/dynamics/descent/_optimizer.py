@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, PyTree
 
 from ... import nets
 from ..._checks import attempt, concrete, describe, require_settings
@@ -39,6 +39,7 @@ class Optimizer(eqx.Module):
 
     parts: PyTree
     name: str = eqx.field(static=True)  # text
+    by_loss: bool = eqx.field(static=True)  # whether its steps depend on the loss, too
 
     def __init__(self, transformation: optax.GradientTransformation):
         require_settings((), "an optimizer")
@@ -49,7 +50,7 @@ class Optimizer(eqx.Module):
             elif callable(transformation):
                 given = f"the function {getattr(transformation, '__name__', given)}: call it"
             raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {given}")
-        _require_steps_of_gradients(transformation)
+        self.by_loss = _asks_for_loss(transformation)
         self.parts, self.name = opened(transformation), _name(transformation)
 
     @property
@@ -61,10 +62,14 @@ class Optimizer(eqx.Module):
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
             return closed(self.parts).init(params)
 
-    def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-        """Returns the update that a gradient makes, and the state behind it."""
+    def update(self, gradient: PyTree, state: PyTree, params: PyTree, value: ArrayLike = 1.0) -> tuple[PyTree, PyTree]:
+        """Returns the update that a gradient makes, and the state behind it.
+
+        `value` is the loss that it is the gradient of, which some optimizers ask for; 1 where there is none.
+        """
+        more = {"value": jnp.asarray(value)} if self.by_loss else {}
         with jax.numpy_dtype_promotion("standard"):
-            return closed(self.parts).update(gradient, state, params)
+            return closed(self.parts).update(gradient, state, params, **more)
 
     def astype(self, dtype: DTypeLike) -> "Optimizer":
         """Returns the same with its real arrays in another precision."""
@@ -86,18 +91,27 @@ def _is_traced(leaf: Array) -> bool:
     return not is_key(leaf) and concrete(leaf) is None
 
 
-def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None:
-    """Raises TypeError for an optimizer that needs more than gradients: a line search calls the loss."""
-    step = lambda params: optimizer.update(params, optimizer.init(params), params)
-    with jax.numpy_dtype_promotion("standard"):
-        _, error = attempt(jax.eval_shape, step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
+def _asks_for_loss(optimizer: optax.GradientTransformation) -> bool:
+    """True if an optimizer asks for `value=`. Raises TypeError for one that needs more, as line searches do."""
+    update: Any = optimizer.update
+
+    def error_of(**more: Any) -> Exception | None:
+        step = lambda params: update(params, optimizer.init(params), params, **more)
+        with jax.numpy_dtype_promotion("standard"):
+            return attempt(jax.eval_shape, step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))[1]
+
+    error = error_of()
+    by_loss = "required keyword-only argument" in str(error) and "'value'" in str(error)
+    error = error_of(value=jnp.ones(())) if by_loss else error
     # Optimizers that want parameters of a certain structure raise other errors, and are fine.
-    if (isinstance(error, AttributeError) and error.name == "fast") or "required keyword-only argument" in str(error):
+    more = any(words in str(error) for words in ("required keyword-only argument", "must be provided"))
+    if more or (isinstance(error, AttributeError) and error.name == "fast"):
         raise TypeError(
-            "optimizer must make its steps from gradients alone, such as optax.sgd(0.1) or optax.adam(1e-3); one with "
-            "a line search, such as optax.lbfgs, or a second set of parameters, as optax.lookahead, needs more: "
-            f"{error}"
+            "optimizer must make its steps from gradients and the loss, as optax.sgd(0.1) and optax.adam(1e-3) do; one "
+            "that calls the loss, as line searches such as optax.lbfgs, sophia and SAM in its opaque mode do, or has a "
+            f"second set of parameters, as optax.lookahead, needs more: {error}"
         ) from error
+    return by_loss
 
 
 # Functions of optax that pass gradients on to others, and those that do no more than plain descent does.

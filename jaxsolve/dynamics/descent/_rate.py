@@ -45,6 +45,8 @@ _HERE, _ELSEWHERE = np.zeros(6), np.array([0.7, -1.1, 0.4, 0.9, -0.3, 1.3])
 
 def require_visible(optimizer: Optimizer) -> None:
     """Raises ValueError for an optimizer of which no probe would show the rate, as its state says. Compiles nothing."""
+    if optimizer.by_loss:
+        raise _unseen(optimizer, "whose steps depend on the loss")
     shape = jax.ShapeDtypeStruct((2,), jnp.result_type(float))
     state, error = attempt(jax.eval_shape, optimizer.init, [shape])
     if error is not None:  # it wants parameters of its own
