@@ -29,37 +29,47 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_WORDS = {True: "passed", False: "failed", None: "not known"}
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class CoordinateCheck:
     """Sizes of tensors against the width. Made by `js.coordinate_check`.
 
     Attributes:
-        tensors: their names, in the order of the computation; the last one is the read-out.
+        tensors: their names, in the order of the computation.
+        read_outs: whether each of them enters no other product, and so is an output, or a part of one.
         widths: of the networks.
         sizes, changes: root mean squares at the start, and of the change by training, (tensors, widths, seeds).
         size_slopes, change_slopes: the powers of the width in them.
         verdicts: one line per tensor.
-        passed: whether every tensor keeps its size and its change, the read-out's start excepted, which may shrink or
-            be 0; not where a training diverged.
+        passed: whether every tensor keeps its size and its change, but for the start of read-outs, which may shrink,
+            and of tensors that are 0 at every width; not where a training diverged. None where that is not known:
+            parameters were not followed, or a tensor did not move at any width.
         notes: what was not seen.
     """
 
     tensors: tuple[str, ...]
+    read_outs: tuple[bool, ...]
     widths: np.ndarray
     sizes: np.ndarray
     changes: np.ndarray
     size_slopes: tuple[Slope, ...]
     change_slopes: tuple[Slope, ...]
     verdicts: tuple[str, ...]
-    passed: bool
+    passed: bool | None
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
         head = "passed: sizes and changes of all tensors are those of one scaling that holds at any width"
-        *rest, last = self.size_slopes
-        depends = any(abs(one.value) > TOLERANCE for one in (*rest, *self.change_slopes)) or last.value > TOLERANCE
+        off = [abs(one.value) > TOLERANCE for one in self.change_slopes]
+        # A read-out may start smaller.
+        sizes = zip(self.size_slopes, self.read_outs, strict=True)
+        off += [one.value > TOLERANCE or (one.value < -TOLERANCE and not read_out) for one, read_out in sizes]
+        depends = any(off)
         why = "some tensors depend on the width" if depends else "not every tensor could be measured at every width"
-        lines = [head if self.passed else f"failed: {why}"]
+        not_known = "not known: what was seen is that of one scaling that holds at any width, but not all was"
+        lines = [head if self.passed else not_known if self.passed is None else f"failed: {why}"]
         return "\n".join([*lines, *(f"  {verdict}" for verdict in self.verdicts), *self.notes])
 
     def __repr__(self) -> str:
@@ -67,7 +77,7 @@ class CoordinateCheck:
 
     def plot(self) -> "Figure":
         """Sizes and changes against the width, as a matplotlib figure."""
-        return draw_coordinates(self.tensors, self.widths, self.sizes, self.changes, passed=self.passed)
+        return draw_coordinates(self.tensors, self.widths, self.sizes, self.changes, title=_WORDS[self.passed])
 
     def to_xarray(self) -> "xarray.Dataset":
         """The sizes and changes, with dimensions `tensor`, `width` and `seed`."""
@@ -77,7 +87,8 @@ class CoordinateCheck:
             data[name] = ("tensor", np.array([one.value for one in slopes]))
             data[f"{name}_error"] = ("tensor", np.array([one.error for one in slopes]))
         coords = {"tensor": list(self.tensors), "width": self.widths}
-        return dataset(data, coords, {"passed": int(self.passed), "text": str(self)})
+        passed = np.nan if self.passed is None else int(self.passed)
+        return dataset(data, coords, {"passed": passed, "text": str(self)})
 
 
 @unwatched()
@@ -131,14 +142,15 @@ def coordinate_check(
     places, key = read_widths(make_net, widths), read_key(key)
     steps, seeds = require_size(steps, "steps"), require_size(seeds, "seeds")
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
-    names, hidden, rows, whys = None, (), [], []
+    names, read_outs, hidden, rows, whys = None, (), (), [], []
     for width in places:
         chosen = optimizer_of(optimizer, int(width))
         row = []
         for seed in range(seeds):
             net = make_net(int(width), jax.random.fold_in(key, seed))
             problem = read_problem(net, x, y, loss, None, False)
-            here, hidden, sizes, why = _sizes(problem, chosen, steps)
+            program, sizes, why = _sizes(problem, chosen, steps)
+            here, read_outs, hidden = program.names, program.read_outs, program.hidden
             # Where there is no other advice the default below says so, once for all widths.
             whys += [why] if why and not why.endswith(f": {SMALLER}.") else []
             if names is not None and here != names:
@@ -151,12 +163,14 @@ def coordinate_check(
     values = np.array(rows)  # (widths, seeds, 2, tensors)
     sizes, changes = (np.moveaxis(values[:, :, kind], 2, 0) for kind in (0, 1))
     first, moved = (tuple(slope(places, one) for one in array) for array in (sizes, changes))
-    last = len(names) - 1
     judged = [
-        _judge(name, size, change, last=k == last, zero=not np.any(sizes[k]), lost=bool(np.any(np.isnan(changes[k]))))
-        for k, (name, size, change) in enumerate(zip(names, first, moved, strict=True))
+        _judge(name, size, change, of_start, of_change, read_out=read_out)
+        for name, size, change, of_start, of_change, read_out in zip(
+            names, first, moved, sizes, changes, read_outs, strict=True
+        )
     ]
-    verdicts, passed = tuple(text for text, _ in judged), all(fine for _, fine in judged)
+    verdicts, fine = tuple(text for text, _ in judged), [one for _, one in judged]
+    passed = False if False in fine else None if None in fine or hidden else True
     notes = tuple(f"Parameters inside of {name} were not followed: its tensors are missing here." for name in hidden)
     lost = places[np.any(np.isnan(changes), axis=(0, 2))]
     if lost.size:
@@ -170,7 +184,7 @@ def coordinate_check(
         passed, where = False, ", ".join(map(str, places[np.any(still, axis=0)]))
         moveless = ", ".join(name for name, one in zip(names, still, strict=True) if np.any(one))
         notes += (f"Nothing moved at width {where} in {moveless}: slopes are those of the other widths.",)
-    return CoordinateCheck(names, places, sizes, changes, first, moved, verdicts, passed, notes)
+    return CoordinateCheck(names, read_outs, places, sizes, changes, first, moved, verdicts, passed, notes)
 
 
 def read_widths(make_net: Any, widths: Any) -> np.ndarray:
@@ -199,8 +213,8 @@ def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
     return made
 
 
-def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray, str]:
-    """The names of the tensors, what was not seen, their sizes and changes, and why training diverged, if it did."""
+def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[TappedProgram, np.ndarray, str]:
+    """The program with its tensors, their sizes and changes, and why training diverged, if it did."""
     program = _program(problem)
     run = train(problem, optimizer, [0, steps], None, None)
     if not program.names:
@@ -210,7 +224,7 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...
     # The checkpoint is from before the step that diverged, so its change is not that of the training asked for.
     if run.diverged:
         sizes[1] = np.nan
-    return program.names, program.hidden, sizes, why
+    return program, sizes, why
 
 
 def _program(problem: Problem) -> TappedProgram:
@@ -227,20 +241,23 @@ def _measure(problem: Problem, end: PyTree) -> Array:
     return jnp.stack([jnp.stack(list(map(root_mean_square, before))), jnp.stack(changes)])
 
 
-def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool, lost: bool) -> tuple[str, bool]:
-    """A sentence on what two slopes say of a tensor, and whether the tensor passes.
-
-    It may start at zero, or get lost in a divergence.
-    """
+def _judge(
+    name: str, size: Slope, change: Slope, sizes: np.ndarray, changes: np.ndarray, *, read_out: bool
+) -> tuple[str, bool | None]:
+    """A sentence on what two slopes say of a tensor, and whether the tensor passes; None if that is not known."""
     said, fine = [], True
-    for what, power, shrinks in (("its entries", size, last), ("their changes", change, False)):
-        shown = f"N^{power.shown()}"
-        if shrinks and zero:
-            said.append(f"{what} start at 0, as those of a read-out may")
-        elif np.isnan(power.value):
-            why = "they are 0" if what == "its entries" else "training diverged" if lost else "nothing moved"
-            said.append(f"{what} could not be measured ({why})")
+    for what, power, values in (("its entries", size, sizes), ("their changes", change, changes)):
+        shown, shrinks = f"N^{power.shown()}", read_out and values is sizes
+        if values is sizes and not np.any(sizes):
+            said.append(f"{what} start at 0 at every width")
+        elif values is sizes and not np.all(np.any(sizes, axis=1)):
+            said.append(f"{what} are 0 at some widths alone")
             fine = False
+        elif np.isnan(power.value):
+            still = not np.any(values)
+            why = "nothing moved" if still else "training diverged"
+            said.append(f"{what} could not be measured ({why})")
+            fine = None if still and fine else False
         elif abs(power.value) <= TOLERANCE:
             clear = abs(power.value) + power.error < 2 * TOLERANCE  # where the next exponent stands
             doubt = "" if clear else ", unless the error hides that they do not: give more seeds or widths"
@@ -249,7 +266,7 @@ def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool, los
             said.append(f"{what} shrink like {shown}, as those of a read-out may")
         else:
             verb = "grow" if power.value > 0 else "shrink"
-            why = _why(power.value, last=last, change=what == "their changes")
+            why = _why(power.value, read_out=read_out, change=values is changes)
             clear = abs(power.value) - power.error > TOLERANCE
             doubt = "" if clear else ", unless the error hides that they keep their size: give more seeds or widths"
             said.append(f"{what} {verb} like {shown}: {why}{doubt}")
@@ -257,9 +274,9 @@ def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool, los
     return f"{name}: {'; '.join(said)}", fine
 
 
-def _why(power: float, *, last: bool, change: bool) -> str:
+def _why(power: float, *, read_out: bool, change: bool) -> str:
     if change and power > 0:
-        scaling = "it has the standard scaling; " if last else ""
+        scaling = "it has the standard scaling; " if read_out else ""
         return f"{scaling}its rate or multiplier is too large for wide networks"
     if change:
         return "it learns no features in wide networks; its rate or multiplier is too small"

@@ -217,19 +217,19 @@ def _short(name: str) -> str:
 
 
 def draw_coordinates(
-    tensors: Sequence[str], widths: np.ndarray, sizes: np.ndarray, changes: np.ndarray, *, passed: bool
+    tensors: Sequence[str], widths: np.ndarray, sizes: np.ndarray, changes: np.ndarray, *, title: str
 ) -> "Figure":
     """Sizes at the start and changes against the width, (tensors, widths, seeds)."""
     figure = _blank(6.8, 3.0 + 0.14 * len(tensors))
     axes = figure.subplots(1, 2, sharex=True)
-    for ax, values, title in zip(axes, (sizes, changes), ("at the start", "change"), strict=True):
+    for ax, values, which in zip(axes, (sizes, changes), ("at the start", "change"), strict=True):
         for index, (name, rows) in enumerate(zip(tensors, values, strict=True)):
             # The geometric mean over seeds, as slopes are those of logarithms.
             middle = np.exp(np.mean(np.log(np.where(rows > 0, rows, np.nan)), axis=1))
             style = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
             ls = "-" if index < len(COLORS) else "--"
             ax.plot(widths, middle, ms=4, lw=1.4, ls=ls, label=_short(name), **style)
-        ax.set(xscale="log", yscale="log", xlabel="width", title=title)
+        ax.set(xscale="log", yscale="log", xlabel="width", title=which)
         ax.set_xticks(widths, [str(width) for width in widths])
         ax.minorticks_off()
         ax.spines[["top", "right"]].set_visible(False)
@@ -238,7 +238,7 @@ def draw_coordinates(
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
     )
-    figure.suptitle("passed" if passed else "failed", fontsize=11)
+    figure.suptitle(title, fontsize=11)
     return figure
 
 

@@ -314,8 +314,6 @@ class Monitor:
 
 def _standard(problem: Problem) -> tuple[Observable, ...]:
     loss, missed, moved = observables.loss(), observables.nonlinearity(), observables.update_size()
-    if problem.state is not None:
-        return loss, missed, moved
     of_kernel = observables.kernel_change(), observables.kernel_centered_alignment()
     projections = projections_for(problem.out_size)
     return loss, *(observables.traced(item, projections=projections) for item in of_kernel), missed, moved

@@ -16,3 +16,4 @@ from ._equations import (
 from ._flop import flop as flop
 from ._read import depends_on_inputs as depends_on_inputs, read as read, Rules as Rules
 from ._steps import Step as Step, Steps as Steps
+from ._unrolled import unrolled as unrolled

@@ -2,7 +2,7 @@
 
 Every product of data with a parameter (a matrix, a convolution, an embedding that is looked up, a sum of entries times
 weights) is tapped, after what only scales, shifts or reshapes it: multipliers and biases. So is every product of data
-with data, as in attention.
+with data, as in attention. Scans of up to 64 steps are looked into, step by step.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import jax
 from jaxtyping import Array, PyTree
 
 from .._numerics import Inputs
-from .._programs import called, read, Rules, Step, Steps
+from .._programs import called, read, Rules, Step, Steps, unrolled
 
 
 _PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
@@ -48,6 +48,7 @@ class TappedProgram(NamedTuple):
         tapped: their slots.
         hidden: names of operations that hold parameters and were not looked into, such as `scan`.
         products: those of data with parameters.
+        read_outs: of every tapped value, whether it enters no other product, so that it is an output or a part of one.
     """
 
     steps: Steps
@@ -55,6 +56,7 @@ class TappedProgram(NamedTuple):
     tapped: tuple[int, ...]
     hidden: tuple[str, ...]
     products: tuple[Product, ...]
+    read_outs: tuple[bool, ...]
 
 
 def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs) -> TappedProgram:
@@ -65,7 +67,7 @@ def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs
         params: the parameters, whose places in the tree name the taps.
         x: inputs.
     """
-    closed, steps = jax.make_jaxpr(f)(params, x), Steps()
+    closed, steps = jax.make_jaxpr(unrolled(f))(params, x), Steps()
     inputs = [steps.slot(var.aval) for var in closed.jaxpr.invars]
     read(closed, inputs, Rules(steps.constant, steps.apply, lambda eqn, _: called(eqn) is not None))
     paths = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
@@ -79,7 +81,9 @@ def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs
     of_two = [item for item in finder.factors if item.step.name in _OF_TWO]
     labels = _distinct([item.name.removesuffix(".weight") for item in of_two])
     products = tuple(item._replace(name=label) for item, label in zip(of_two, labels, strict=True))
-    return TappedProgram(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)), products)
+    entering = frozenset[int]().union(*(finder.entering[out] for _, out in found))
+    read_outs = tuple(out not in entering for _, out in found)
+    return TappedProgram(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)), products, read_outs)
 
 
 class _TapFinder:
@@ -99,6 +103,8 @@ class _TapFinder:
         self.origin = {index: frozenset({index}) for index in range(len(paths))}  # the parameters that made a value
         self.weighed: dict[int, frozenset[int]] = {}  # data times parameters by entry: what a sum makes a product
         self.shaped: dict[int, int] = {}  # what a value is another shape of
+        self.made_of: dict[int, frozenset[int]] = {}  # the products that a value depends on, by no other product
+        self.entering: dict[int, frozenset[int]] = {}  # those that the data of a product depend on
         self.summands: dict[int, int] = {}  # by the sum that was taken for a product
         self.readers: dict[int, list[Step]] = {}
         for step in steps.steps:
@@ -121,6 +127,8 @@ class _TapFinder:
             self.origin |= dict.fromkeys(step.outputs, weights)
             return
         self.data |= set(step.outputs)
+        below = frozenset[int]().union(*(self.made_of.get(slot, ()) for slot in fed))
+        self.made_of |= dict.fromkeys(step.outputs, below)
         alike = (step.name in _AFFINE and len(fed) == 1) or step.name == "concatenate"
         if alike and self.given.issuperset(fed) and not weights:
             self.given |= set(step.outputs)
@@ -148,7 +156,10 @@ class _TapFinder:
 
     def _product(self, step: Step, weights: frozenset[int]) -> None:
         label = " and ".join(self.paths[index] for index in sorted(weights)) or "product of activations"
-        self.products.append((label, step.outputs[0]))
+        out = step.outputs[0]
+        self.products.append((label, out))
+        self.entering[out] = self.made_of[out]
+        self.made_of[out] = frozenset({out})
         fed = [slot for slot in step.inputs if slot in self.data]
         rest = [slot for slot in step.inputs if slot not in self.data]
         if weights and len(fed) == len(rest) == 1:

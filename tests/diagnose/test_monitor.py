@@ -293,16 +293,18 @@ def test_a_network_with_batch_statistics():
             return x, state
 
     dtype = jnp.result_type(float)
-    norm = eqx.nn.BatchNorm(1, "batch", mode="batch", dtype=dtype)
+    norm = eqx.nn.BatchNorm(1, "batch", mode="ema", dtype=dtype)
     made = lambda: Net(eqx.nn.Linear(3, 1, dtype=dtype, key=jr.key(0)), norm)
     net, state = eqx.nn.make_with_state(made)()
     monitor = js.Monitor(js.Problem(net, X, Y, state=state), every=1)
-    assert [item.name for item in monitor.observe] == ["loss", "nonlinearity", "update_size"]
     row = monitor(3, net)
     assert row is not None
     assert row["nonlinearity"] == 0
-    with pytest.raises(ValueError, match="has state"):
-        monitor.diagnosis()
+    monitor(4, jax.tree.map(lambda leaf: leaf + 0.3 * jnp.cos(leaf) if eqx.is_inexact_array(leaf) else leaf, net))
+    (name,) = (item.name for item in monitor.observe if item.name.endswith("kernel_change"))
+    found = monitor.diagnosis().findings["kernel_change"].value
+    assert found > 0.1
+    np.testing.assert_allclose(monitor.history[name][-1], found, rtol=cases.eps(1e4))
 
 
 def test_the_picture_has_a_panel_for_each_observable():

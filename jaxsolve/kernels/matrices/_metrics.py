@@ -118,7 +118,9 @@ def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "
     matrix, (rows, _) = as_matrix(kernel), scaled(check_targets(kernel, y))
     one = unit(matrix)
     if kernel.ndim == 2:
-        return jnp.sum(rows * (one @ rows)) / norm(rows.T @ rows)  # |Y Y^T| = |Y^T Y|
+        # |Y Y^T| = |Y^T Y|: of a language model's outputs there are millions to a sample.
+        gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
+        return jnp.sum(rows * (one @ rows)) / norm(gram)
     flat = rows.ravel()
     return flat @ one @ flat / jnp.sum(flat**2)
 
