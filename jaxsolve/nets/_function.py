@@ -99,11 +99,12 @@ def from_linen(module: Any, variables: Any, **options: Any) -> Function:
     return Function(Call(_linen, module, fixed, options), variables["params"])
 
 
-def from_nnx(model: Any) -> Function:
-    """A Flax NNX model as a network of one sample; what is no `nnx.Param` stays as it is.
+def from_nnx(model: Any, *, wrt: Any = None) -> Function:
+    """A Flax NNX model as a network of one sample; what does not train stays as it is.
 
     Arguments:
         model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`.
+        wrt: what trains, a filter as `nnx.Optimizer` takes it, such as `nnx.LoRAParam`. None takes `nnx.Param`.
 
     Raises:
         ValueError: the model has dropout or batch normalization in training mode.
@@ -122,7 +123,7 @@ def from_nnx(model: Any) -> Function:
         drops = share and getattr(node, "deterministic", None) is False
         if drops or getattr(node, "use_running_average", None) is False:
             raise ValueError(f"{type(node).__name__} in training mode is no function of one sample: call model.eval()")
-    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    graph, params, rest = nnx.split(model, nnx.Param if wrt is None else wrt, ...)
     # Without their variables, which know the trace that they were made in: calls may count random numbers.
     return Function(Call(_nnx, graph, nnx.to_pure_dict(rest)), nnx.to_pure_dict(params))
 

@@ -79,6 +79,23 @@ def test_flax_nnx():
 
 
 @pytest.mark.usefixtures("usual")
+def test_flax_nnx_of_which_a_part_trains():
+    """LoRA: its two factors train, the weights that they are added to do not."""
+    from flax import nnx
+
+    x, rngs = jax.random.normal(jax.random.key(0), (3, 4)), nnx.Rngs(0)
+    base = nnx.Linear(4, 5, use_bias=False, rngs=rngs, param_dtype=x.dtype)
+    model = nnx.LoRA(4, 2, 5, base_module=base, rngs=rngs, param_dtype=x.dtype)
+    model.lora_b[...] = jax.random.normal(jax.random.key(1), (2, 5))
+    net = nets.from_nnx(model, wrt=nnx.LoRAParam)
+    assert [leaf.shape for leaf in jax.tree.leaves(net.params)] == [(4, 2), (2, 5)]
+    a, b, w = (part[...] for part in (model.lora_a, model.lora_b, base.kernel))
+    np.testing.assert_allclose(jax.vmap(net)(x), x @ w + x @ a @ b, rtol=eps(100))
+    # d f/d a = x b, d f/d b = (x a): K_icjd = x_i x_j (b^T b)_cd + (x_i a)(x_j a) delta_cd.
+    expected = jnp.einsum("ik,jk,rc,rd->icjd", x, x, b, b) + jnp.einsum("ir,jr,cd->icjd", x @ a, x @ a, jnp.eye(5))
+    np.testing.assert_allclose(kernels.empirical(net, x).ntk, expected, rtol=eps(1e3))
+
+
 def test_flax_nnx_that_draws_where_it_begins():
     """A recurrent network counts the random numbers of its start at every call."""
     from flax import nnx
