@@ -16,7 +16,7 @@ from .._core import late, Problem
 from .._numerics import samples_in, unwatched
 from ..dynamics import Descent
 from ..kernels._internal import coarsest, Trace
-from ..observe._internal import next_update
+from ..observe._internal import MOST, next_update
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
 from ._examine import examine
@@ -52,6 +52,7 @@ def diagnose(
     checkpoints: int = CHECKPOINTS,
     probes: int | None = None,
     projections: int | None = None,
+    products: int = MOST,
     verify: bool = False,
     key: Any = None,
 ) -> Diagnosis:
@@ -91,6 +92,8 @@ def diagnose(
         probes: samples that are measured on, drawn from x. None takes 200, or as many as have 2^27 outputs, if fewer.
         projections: random projections of the outputs that kernels are computed of, as by `js.kernels.Projected`. None
             takes all outputs up to 128, and 16 projections of more.
+        products: the most products with a Hessian or kernel, two gradients each, that a largest eigenvalue is found by.
+            Fewer than it needs, most often 20 to 40, make it too small: of sharpness by a tenth or so after 5.
         verify: whether to train at a third and at three times the multiplier of the crossover, too.
         key: of batches and probes; None takes `jax.random.key(0)`.
 
@@ -125,6 +128,7 @@ def diagnose(
         require_size(batch_size, "batch_size")
     require_flag(verify, "verify")
     require_size(checkpoints, "checkpoints")
+    require_size(products, "products")
     problem = read_problem(net, x, y, loss, test, centered, state)
     batch_size = batch_size_for(problem, batch_size)
     probe_key, batch_key = jax.random.split(key)
@@ -141,12 +145,12 @@ def diagnose(
     params = [point.params for point in training.checkpoints]
     updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
     eta, still = moving_rates(probe, params, updates)
-    seen = examine(probe, eta, places, params, trace, say)
+    seen = examine(probe, eta, places, params, trace, products, say)
     at_start = training.checkpoints[0].state
     say("looking for the multiplier at which the regime changes")
     ahead = before(problem, probe, few, eta, optimizer, at_start, steps, batch_size, batch_key, trace, verify=verify)
     verdict = decide(seen, training.diverged, ahead.linearized_change)
-    stable = step_stability(probe, held, training.checkpoints, say)
+    stable = step_stability(probe, held, training.checkpoints, products, say)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     if not seen.learnable:  # the gradient is a rounding error, as are its steps
@@ -160,7 +164,7 @@ def diagnose(
     said = {"ending": end, "stuck": ahead.stuck, "uphill": stable.uphill}
     text = paragraph(seen, verdict, findings, ahead.words, stable.words, **said)
     noisy = [] if noise is None else ["It trained with noise; all numbers are of the network without."]
-    notes = [*noisy, *_chosen(problem, probe, batch_size, trace), *still, *ahead.notes, *stable.notes]
+    notes = [*noisy, *_chosen(problem, probe, batch_size, trace, products), *still, *ahead.notes, *stable.notes]
     return Diagnosis(
         verdict.regime,
         verdict.near,
@@ -189,6 +193,7 @@ def diagnose_checkpoints(
     steps: Sequence[int] | None = None,
     probes: int | None = None,
     projections: int | None = None,
+    products: int = MOST,
     key: Any = None,
 ) -> Diagnosis:
     """The diagnosis of a training that has been made: from its saved networks, the first one at the start.
@@ -202,7 +207,7 @@ def diagnose_checkpoints(
         steps: the steps of the checkpoints, ascending; None counts them.
 
     Other Arguments:
-        probes, projections, key: as for `js.diagnose`.
+        probes, projections, products, key: as for `js.diagnose`.
 
     Example:
         >>> net = js.nets.MLP(
@@ -232,7 +237,7 @@ def diagnose_checkpoints(
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
     for index, later in enumerate(params[1:], 1):
         check_finite(problem, later, f"in checkpoint {index}")
-    return _of_parameters(problem, params, places, probes, projections, key)
+    return _of_parameters(problem, params, places, probes, projections, require_size(products, "products"), key)
 
 
 def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Sequence[int]) -> Diagnosis:
@@ -240,22 +245,28 @@ def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Seque
     check_network(problem.net, problem.state)
     for place, later in zip(steps, params, strict=True):
         check_finite(problem, later, f"at step {place}")
-    return _of_parameters(problem, list(params), list(steps), samples_in(problem.x), None, jax.random.key(0))
+    return _of_parameters(problem, list(params), list(steps), samples_in(problem.x), None, MOST, jax.random.key(0))
 
 
 def _of_parameters(
-    problem: Problem, params: list[PyTree], places: list[int], probes: int | None, projections: int | None, key: Any
+    problem: Problem,
+    params: list[PyTree],
+    places: list[int],
+    probes: int | None,
+    projections: int | None,
+    products: int,
+    key: Any,
 ) -> Diagnosis:
     probe, few = _probes(problem, probes, key)
     trace = _trace(problem, projections, key)
     for index, network in enumerate(params):
         check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start", trace)
     eta, still = moving_rates(probe, params, None)
-    seen = examine(probe, eta, places, params, trace, _said())
+    seen = examine(probe, eta, places, params, trace, products, _said())
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]), trace)
     verdict = decide(seen, False, ahead.linearized_change)
-    stable = StepStability.of_descent(probe, eta, params)
+    stable = StepStability.of_descent(probe, eta, params, products)
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     return Diagnosis(
         verdict.regime,
@@ -268,7 +279,7 @@ def _of_parameters(
         seen.pairs,
         seen.by_pair,
         ahead.by_scale,
-        tuple([*_chosen(problem, probe, None, trace), *still, *ahead.notes, *stable.notes]),
+        tuple([*_chosen(problem, probe, None, trace, products), *still, *ahead.notes, *stable.notes]),
     )
 
 
@@ -293,7 +304,7 @@ def _at_end(value: float, count: int) -> np.ndarray:
     return np.array([np.nan] * (count - 1) + [value])
 
 
-def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Trace) -> list[str]:
+def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Trace, products: int) -> list[str]:
     """Notes on what was chosen for the user, and on what the numbers are of."""
     n, looked = samples_in(problem.x), samples_in(probe.x)
     notes = []
@@ -309,6 +320,8 @@ def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Tra
             f"Kernels are those of {trace.projections} random projections of {problem.out_size} outputs, on average "
             "those of all."
         )
+    if products < MOST:
+        notes.append(f"Largest eigenvalues are by at most {products} products, and may be too small.")
     if problem.state is not None:
         notes.append(
             "It trains in training mode, its state with it. Kernels are those of the network in inference mode, with "

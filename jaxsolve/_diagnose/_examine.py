@@ -50,7 +50,13 @@ class Examined(NamedTuple):
 
 
 def examine(
-    probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree], trace: Trace, say: Callable[[str], None]
+    probe: Problem,
+    eta: PyTree,
+    steps: list[int],
+    checkpoints: list[PyTree],
+    trace: Trace,
+    products: int,
+    say: Callable[[str], None],
 ) -> Examined:
     """Every checkpoint against the first one.
 
@@ -60,6 +66,7 @@ def examine(
         steps: of the checkpoints.
         checkpoints: parameters.
         trace: how kernels are computed.
+        products: the most by which a largest eigenvalue is found.
         say: is told of every checkpoint.
     """
     eps = float(jnp.finfo(coarsest(probe.of_sample(checkpoints[0], eta)[0], probe.x)).eps)
@@ -70,7 +77,7 @@ def examine(
     last, moved, compared = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
         say(f"looking at kernels at step {step} of {steps[-1]}")
-        moved = movement(probe, params, eta, eps)
+        moved = movement(probe, params, eta, eps, products)
         # The first checkpoint is the start, whose kernels are known.
         last = group_kernels(probe, params, eta, groups, trace) if rows else start
         compared = compare_kernels(probe, last, start)

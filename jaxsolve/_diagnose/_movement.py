@@ -62,10 +62,10 @@ class Kernels(NamedTuple):
 
 
 @eqx.filter_jit
-def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float) -> Movement:
+def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float, products: int) -> Movement:
     """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta.
 
-    The network rounds to eps.
+    The network rounds to eps; the eigenvalue is by so many products at most.
     """
     f, start = problem.outputs(params), problem.outputs(problem.params)
     missed = missed_share(problem, params)
@@ -75,7 +75,7 @@ def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float) -> Movem
         problem.loss.value(f, problem.y),
         jnp.where(hidden & (missed > 0), jnp.nan, missed),
         progress(problem, params, eta),
-        position(problem, params, eta),
+        position(problem, params, eta, products),
         jnp.any(f != start),
     )
 

@@ -43,10 +43,11 @@ class StepStability(NamedTuple):
     uphill: bool
 
     @staticmethod
-    def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "StepStability":
+    def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree], products: int) -> "StepStability":
         """Stability of gradient descent at rates eta, for an unknown optimizer: up to the rate 2/sharpness."""
         # `sharpness_ratio` is in units of the limit 2.
-        sharp = np.array([2 * float(sharpness_ratio(probe, params, _every(eta, params))) for params in checkpoints])
+        ratio = lambda params: float(sharpness_ratio(probe, params, _every(eta, params), products))
+        sharp = np.array([2 * ratio(params) for params in checkpoints])
         last = float(sharp[-1])
         if last > 0:
             words = f"gradient descent is stable below the rate {2 / last:.2g}, 2/sharpness"
@@ -58,7 +59,7 @@ class StepStability(NamedTuple):
 
 
 def step_stability(
-    probe: Problem, optimizer: Any, checkpoints: list[Checkpoint], say: Callable[[str], None]
+    probe: Problem, optimizer: Any, checkpoints: list[Checkpoint], products: int, say: Callable[[str], None]
 ) -> StepStability:
     """The critical multiple of every next step, and the sharpness in units of the largest stable one.
 
@@ -66,6 +67,7 @@ def step_stability(
         probe: the problem of the samples to look at.
         optimizer: that of a `Descent`.
         checkpoints: of the training, with the optimizer's state.
+        products: the most by which a largest eigenvalue is found.
         say: is told of every checkpoint.
     """
     critical, ratios = [], []
@@ -81,7 +83,8 @@ def step_stability(
             found = found if found.rates is not None else Response(None, False, lost)
         else:
             critical.append(float(critical_multiple(probe, point.params, update)))
-        ratio = np.nan if found.rates is None else float(sharpness_ratio(probe, point.params, found.rates))
+        rates = found.rates
+        ratio = np.nan if rates is None else float(sharpness_ratio(probe, point.params, rates, products))
         ratios.append(ratio if np.isfinite(ratio) else np.nan)
         if point is checkpoints[-1]:
             why, adaptive = found.why, found.adaptive

@@ -3,7 +3,7 @@
 from ._changes import root_mean_square as root_mean_square
 from ._critical_rate import critical_multiple as critical_multiple
 from ._groups import find_groups as find_groups, Groups as Groups, relative_sizes as relative_sizes
-from ._lanczos import largest_eigenvalue as largest_eigenvalue
+from ._lanczos import largest_eigenvalue as largest_eigenvalue, MOST as MOST
 from ._layer_cosine import least_map as least_map
 from ._linearized import missed_share as missed_share, position as position
 from ._observable import check_observables as check_observables, require_observables as require_observables

@@ -16,10 +16,10 @@ BLOCK, MOST = 10, 200
 PLACES_BITS = 6
 
 
-def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Float[Array, ""]:
+def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: int = MOST) -> Float[Array, ""]:
     """The algebraically largest eigenvalue of a symmetric operator, from below, by Lanczos; it has no reverse mode.
 
-    It ends once ten more products change it by less than eps^(3/4) of it, or after 200 of them. NaN where products are.
+    It ends once ten more products change it by less than eps^(3/4) of it, or after `most`. NaN where products are.
 
     `js.kernels.top_eigenpairs` knows eigenvectors and derivatives, too, but takes 4 products where this takes one, and
     three times as long to compile.
@@ -27,10 +27,11 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
     Arguments:
         product: the operator.
         like: a pytree of the shapes that it acts on.
+        most: products.
     """
     zero, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, like))
     start = jax.random.normal(jax.random.key(0), zero.shape, zero.dtype)  # fixed, so that results repeat
-    rows = min(MOST, zero.size)
+    rows, length = min(most, zero.size), min(most, BLOCK)
     tolerance = float(jnp.finfo(zero.dtype).eps) ** 0.75
 
     # Three-term recurrence: A q_k = beta_(k-1) q_(k-1) + alpha_k q_k + beta_k q_(k+1), with orthonormal q.
@@ -55,10 +56,11 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
 
     def block(carry):
         k, vectors, tridiagonal, last, _ = carry
-        vectors, tridiagonal = jax.lax.fori_loop(0, BLOCK, lambda i, inner: step(k + i, inner), (vectors, tridiagonal))
+        vectors, tridiagonal = jax.lax.fori_loop(0, length, lambda i, inner: step(k + i, inner), (vectors, tridiagonal))
         value = ritz(*tridiagonal)
         close = jnp.abs(value - last) <= tolerance * jnp.abs(value)
-        return k + BLOCK, vectors, tridiagonal, value, close | (k + BLOCK >= rows) | ~jnp.isfinite(value)
+        k = k + length
+        return k, vectors, tridiagonal, value, close | (k >= rows) | ~jnp.isfinite(value)
 
     one = jnp.zeros((), zero.dtype)
     vectors = zero, unit(start), one

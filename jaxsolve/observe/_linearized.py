@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from .. import kernels
 from .._core import Problem, Quantity, View
 from .._numerics import nonzero, norm
-from ._lanczos import largest_eigenvalue
+from ._lanczos import largest_eigenvalue, MOST
 from ._observable import Observable
 
 
@@ -26,7 +26,7 @@ def missed_share(problem: Problem, params: PyTree) -> Float[Array, ""]:
 
 
 @eqx.filter_jit
-def position(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
+def position(problem: Problem, params: PyTree, eta: PyTree, products: int = MOST) -> Float[Array, ""]:
     """r^T K r/(|r|^2 lambda_1), r = dL/df, by one vjp and the largest eigenvalue of the kernel with rates eta."""
     f, pull = jax.vjp(problem.outputs, params)
     now = problem.loss.gradient(f, problem.y)
@@ -35,7 +35,7 @@ def position(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
     on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), eta, back)))
     net, eta = problem.of_sample(params, eta)
     operator = kernels.NTKOperator(net, problem.x, eta=eta)
-    return on_residual / nonzero(largest_eigenvalue(operator.mv, now))
+    return on_residual / nonzero(largest_eigenvalue(operator.mv, now, products))
 
 
 def nonlinearity() -> Observable:

@@ -63,9 +63,9 @@ def _eigenvalues(problem: Problem, params: PyTree, rates: PyTree, count: int | N
 
 
 @eqx.filter_jit
-def sharpness_ratio(problem: Problem, params: PyTree, rates: PyTree) -> Float[Array, ""]:
+def sharpness_ratio(problem: Problem, params: PyTree, rates: PyTree, products: int) -> Float[Array, ""]:
     """lambda_max(sqrt(r) H sqrt(r))/2 with a rate r for every single parameter: above 1 the steps are unstable."""
-    return _eigenvalues(problem, params, rates, None) / 2
+    return largest_eigenvalue(_WeighedHessian(problem, params, rates).mv, params, products) / 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,3 +115,17 @@ def test_chizats_ratio_by_finite_differences():
     close = lambda value: np.testing.assert_allclose(found, value, rtol=2e-7)
     close(expected)  # measured: 2e-8
     assert_fails(lambda: close(expected / length))
+
+
+def test_few_products_are_said_and_bound_from_below():
+    """Of five products the largest Ritz values of Lanczos: at most the eigenvalues, and here within a fifth of them."""
+    x = jr.normal(jr.key(0), (24, 4))
+    net = eqx.nn.MLP(4, 1, 16, 2, activation=jnp.tanh, key=jr.key(1))
+    options = {"optimizer": optax.sgd(0.1), "steps": 5, "checkpoints": 1}
+    few, all_of = (js.diagnose(net, x, x[:, :1] * x[:, 1:2], products=most, **options) for most in (5, 200))
+    assert few.history["step"].tolist() == [0, 5]
+    for name, sign in (("stability", 1), ("residual_position", -1)):  # one over the eigenvalue
+        share = (few.findings[name].value / all_of.findings[name].value) ** sign
+        assert 0.8 < share <= 1 + 1e-6, name
+    assert any("by at most 5 products" in note for note in few.notes)
+    assert few.findings["kernel_change"] == all_of.findings["kernel_change"]
