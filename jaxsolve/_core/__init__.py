@@ -23,6 +23,7 @@ from ._dynamics import (
 )
 from ._march import last_state as last_state, march as march
 from ._problem import (
+    centered_anew as centered_anew,
     flat_rates as flat_rates,
     Problem as Problem,
     read_pair as read_pair,

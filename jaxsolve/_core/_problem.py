@@ -26,7 +26,7 @@ from .._checks import (
 )
 from .._numerics import all_finite, hashable, Inputs, is_tree, one_of, samples_in, take_samples, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
-from ..kernels._internal import rows
+from ..kernels._internal import coarsest, rows
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, count, find_loss, fit
 from ..nets._internal import copy_state, FREEZE, Frozen, networks_in, takes, takes_state, why_not_called
@@ -113,7 +113,7 @@ class Problem(eqx.Module):
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
         if self.initial is not None:
-            _warn_of_cancellation(self.initial, self.y)
+            _warn_of_cancellation(self, self.initial)
 
     def _read(self, x: Any, y: Any, which: str) -> tuple[Inputs, Array]:
         leaves = jax.tree.leaves(self.params)
@@ -176,20 +176,25 @@ class Problem(eqx.Module):
 
     def _takes(self, x: Array) -> bool:
         """Returns whether integers go into the network as they are. Those of `js.nets` take floats."""
-        if isinstance(self.net, nets.AbstractNetwork) or self.state is not None or x.ndim == 0:
+        if isinstance(self.net, nets.AbstractNetwork) or x.ndim == 0:
             return False
+        if self.state is not None:
+            return attempt(eqx.filter_eval_shape, _with_state, self.net, x[:1], self.state)[1] is None
         return takes(self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
     def _read_shape(self, x: Inputs, which: str) -> tuple[int, ...]:
         shapes = [leaf.shape[1:] for leaf in jax.tree.leaves(x)]
-        if isinstance(self.net, nets.AbstractNetwork) and shapes != [self.net.in_shape]:
+        if isinstance(self.net, nets.AbstractNetwork) and (is_tree(x) or shapes != [self.net.in_shape]):
             given = " and ".join(map(str, shapes))
             raise ValueError(f"each input of {which} has shape {given}, the network takes {self.net.in_shape}")
         if self.state is None:
             out = self._shape_of_output(x, which)
         else:
             self.own_rule = False  # none is looked for behind a state
-            batch, _ = eqx.filter_eval_shape(_with_state, self.net, take_samples(x, slice(1)), self.state)
+            found, error = attempt(eqx.filter_eval_shape, _with_state, self.net, take_samples(x, slice(1)), self.state)
+            if error is not None:
+                raise ValueError(f"{why_not_called(self.net, one_of(x), error)} (an input of {which})") from error
+            batch, _ = found
             out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
         if not getattr(out, "shape", ()) or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ValueError(
@@ -372,16 +377,17 @@ def _array(value: Any, name: str) -> Array:
     return array
 
 
-def _warn_of_cancellation(initial: Array, y: Array) -> None:
+def _warn_of_cancellation(problem: Problem, initial: Array) -> None:
     """Warns where the rounding of outputs at the start is seen beside the targets."""
-    known, targets = concrete(initial), concrete(y)
+    known, targets = concrete(initial), concrete(problem.y)
     if known is None or targets is None:
         return
+    dtype = known.dtype if problem.state is not None else coarsest(problem.net, problem.x)
     # Runs may err by 100 times the rounding (see `centered`): from 1e-4 on by 1 % of the targets.
-    lost, size = float(np.finfo(known.dtype).eps) * np.max(np.abs(known)), np.max(np.abs(targets))
+    lost, size = float(jnp.finfo(dtype).eps) * np.max(np.abs(known)), np.max(np.abs(targets))
     if lost > size / 1e4 > 0:
         warnings.warn(
-            f"centered: f - f_0 is the difference of outputs of size {np.max(np.abs(known)):.2g}, which {known.dtype} "
+            f"centered: f - f_0 is the difference of outputs of size {np.max(np.abs(known)):.2g}, which {dtype} "
             f"rounds by about {lost:.1g}, for targets of size {size:.2g}; flows and descent may err by 100 times that. "
             "Take float64 (jax.config.update('jax_enable_x64', True)), a smaller output scale, or a kernel that does "
             "not move (js.FrozenKernel, js.InfiniteWidth)",
@@ -401,7 +407,7 @@ def _require_exact(x: Any, dtype: Any, which: str) -> None:
         )
 
 
-def _with_state(net: Any, x: Float[Array, "n ..."], state: eqx.nn.State) -> tuple[Any, eqx.nn.State]:
+def _with_state(net: Any, x: Inputs, state: eqx.nn.State) -> tuple[Any, eqx.nn.State]:
     return jax.vmap(net, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
 
 
@@ -436,6 +442,17 @@ def read_pair(test: Any) -> tuple[Any, Any]:
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
     return test[0], test[1]
+
+
+def centered_anew(problem: Problem) -> Problem:
+    """The problem with the outputs at its start, if it subtracts them, computed again: they depend on the batch."""
+    if problem.initial is None:
+        return problem
+    places = lambda p: (p.initial, p.initial_test)
+    none = lambda leaf: leaf is None
+    plain = eqx.tree_at(places, problem, (None, None), is_leaf=none)
+    test = None if plain.x_test is None else plain.test_outputs(plain.params)
+    return eqx.tree_at(places, problem, (plain.outputs(plain.params), test), is_leaf=none)
 
 
 def require_problem(problem: Any) -> None:

@@ -156,7 +156,9 @@ def before(
         by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
         words.append(_verified(places, changes))
     linear_loss = float(objective(_seen_through(probe, linear.net), end))  # as that of the network
-    test = None if problem.x_test is None else float(test_loss(linear, end))
+    # With a state, inputs that are not of the batch meet statistics of one set of parameters, and it has two.
+    untested = problem.x_test is None or problem.state is not None
+    test = None if untested else float(test_loss(linear, end))
     return Before(findings, by_scale, linear_loss, test, words, notes, stuck)
 
 

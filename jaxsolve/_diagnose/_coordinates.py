@@ -108,7 +108,7 @@ def coordinate_check(
 
     Every product of data with parameters is followed through the network's program (and, in attention, of data with
     data), multipliers and biases included. A network that learns features at any width keeps the typical entry of
-    each at the start, and its change in a few steps, independent of the width; the read-out may start smaller (Yang
+    each at the start, and its change in a few steps, independent of the width; read-outs may start smaller (Yang
     and Hu 2021; Yang et al. 2022, appendix D.1). A slope counts as 0 within 1/4: exponents are multiples of 1/2.
 
     Arguments:

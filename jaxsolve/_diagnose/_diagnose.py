@@ -73,7 +73,7 @@ def diagnose(
     Arguments:
         net: a network of `js.nets`, any Equinox module acting on one sample and returning (c,), or
             `jax.tree_util.Partial(f, params)` of any f(params, x). All its floating-point arrays are trained.
-        x: inputs, shape (n, ...); integers for embeddings.
+        x: inputs, shape (n, ...), or a dict or tuple of several such arrays; integers for embeddings.
         y: targets, as the loss takes them.
         loss: as for `js.Problem`; None takes MSE.
         optimizer: an optax transformation, such as `optax.adam(1e-3)`: the one you train with. None takes Adam at 1e-3.

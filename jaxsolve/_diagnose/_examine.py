@@ -32,6 +32,7 @@ class Examined(NamedTuple):
         pairs: the names of adjacent matrices.
         learnable: whether there was anything to learn, but for rounding.
         moved: whether the outputs have.
+        hidden: whether that is little more than rounding.
         kernel: what is in the way of numbers of the last kernel: "", "0", or "NaN or infinite".
         started: whether the kernel is other than 0 at the start.
         unaligned: why the kernel has no alignment with the targets, if it has none.
@@ -44,6 +45,7 @@ class Examined(NamedTuple):
     by_pair: dict[str, np.ndarray]
     learnable: bool
     moved: bool
+    hidden: bool
     kernel: str
     started: bool
     unaligned: str
@@ -69,7 +71,9 @@ def examine(
         products: the most by which a largest eigenvalue is found.
         say: is told of every checkpoint.
     """
-    eps = float(jnp.finfo(coarsest(probe.of_sample(checkpoints[0], eta)[0], probe.x)).eps)
+    dtype = coarsest(probe.of_sample(checkpoints[0], eta)[0], probe.x)
+    # What is computed in half precision is rounded to half of its eps.
+    eps = float(jnp.finfo(dtype).eps) / (1 if dtype == probe.dtype else 2)
     groups = find_groups(checkpoints[0])
     start = group_kernels(probe, checkpoints[0], eta, groups, trace)
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
@@ -81,7 +85,7 @@ def examine(
         # The first checkpoint is the start, whose kernels are known.
         last = group_kernels(probe, params, eta, groups, trace) if rows else start
         compared = compare_kernels(probe, last, start)
-        row = {name: float(value) for name, value in moved._asdict().items() if name != "moved"}
+        row = {name: float(value) for name, value in moved._asdict().items() if name not in ("moved", "hidden")}
         row |= {
             "step": step,
             "kernel_change": float(compared.change),
@@ -120,6 +124,7 @@ def examine(
         by_pair,
         bool(learnable(probe, eps)),
         bool(moved.moved),
+        bool(moved.hidden),
         why,
         bool(np.any(np.asarray(start))),
         _unaligned(probe, why),

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .. import losses, nets
 from .._checks import as_array, attempt, concrete, describe, in_float32, require_flag, require_key, require_settings
-from .._core import Problem, read_pair
+from .._core import centered_anew, Problem, read_pair
 from .._numerics import Inputs, is_tree, one_of, samples_in
 from .._programs import forward_mode
 from ..nets._internal import FREEZE, takes_state, why_not_called
@@ -175,7 +175,8 @@ def choose(problem: Problem, count: int, key: Any) -> Problem:
     fields = lambda p: (p.x, p.y, p.initial)
     take = lambda array: jax.device_put(np.asarray(array)[chosen])
     values = jax.tree.map(take, fields(problem))
-    return eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
+    chosen_problem = eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
+    return chosen_problem if problem.state is None else centered_anew(chosen_problem)
 
 
 def same_shapes(nets_given: Any, state: Any) -> list[Any]:

@@ -51,7 +51,7 @@ class Monitor:
         observe: observables, or one; None takes the loss, how far the kernel has moved and how it meets the targets,
             what the linearized network misses, and how far each layer has moved: `js.observe.loss()`,
             `traced(kernel_change())`, `traced(kernel_centered_alignment())`, `nonlinearity()`, `update_size()`; of
-            networks with state those of no kernel, and of more than 128 outputs those of 16 projections.
+            more than 128 outputs kernels are those of 16 projections.
         every: look at multiples of so many steps.
         log: a function `log(row, step)` that is called with every row, such as `wandb.log`; None for none.
 

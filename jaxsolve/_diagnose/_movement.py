@@ -27,11 +27,11 @@ class Movement(NamedTuple):
 
     Attributes:
         loss: training loss on the probe samples.
-        nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0); NaN where rounding is more of
-            |f_t - f_0| than the limit that it is compared with.
+        nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0); NaN where `hidden`.
         progress: how much of the training is done.
         residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
         moved: whether the outputs have.
+        hidden: whether rounding is more of |f_t - f_0| than the limit of the nonlinearity.
     """
 
     loss: Float[Array, ""]
@@ -39,6 +39,7 @@ class Movement(NamedTuple):
     progress: Float[Array, ""]
     residual_position: Float[Array, ""]
     moved: Bool[Array, ""]
+    hidden: Bool[Array, ""]
 
 
 class Kernels(NamedTuple):
@@ -68,15 +69,16 @@ def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float, products
     The network rounds to eps; the eigenvalue is by so many products at most.
     """
     f, start = problem.outputs(params), problem.outputs(problem.params)
-    missed = missed_share(problem, params)
+    missed, moved = missed_share(problem, params), jnp.any(f != start)
     whole = f if problem.initial is None else f + problem.initial  # what is rounded
-    hidden = eps * norm(whole) > NONLINEARITY.value * norm(f - start)
+    hidden = moved & (eps * norm(whole) > NONLINEARITY.value * norm(f - start))
     return Movement(
         problem.loss.value(f, problem.y),
-        jnp.where(hidden & (missed > 0), jnp.nan, missed),
+        jnp.where(hidden, jnp.nan, missed),
         progress(problem, params, eta),
         position(problem, params, eta, products),
-        jnp.any(f != start),
+        moved,
+        hidden,
     )
 
 
@@ -85,7 +87,7 @@ def learnable(problem: Problem, eps: float) -> Bool[Array, ""]:
     """True if the loss has a gradient in the outputs at the start that is more than their rounding to eps."""
     f = problem.outputs(problem.params)
     # What a change of the outputs by their rounding does to the gradient, to first order.
-    rounding = 10 * eps * jnp.abs(f)
+    rounding = max(10 * float(jnp.finfo(f.dtype).eps), eps) * jnp.abs(f)
     now, lost = jax.jvp(lambda f: problem.loss.gradient(f, problem.y), (f,), (rounding,))
     return norm(now) > norm(lost)
 

@@ -105,7 +105,7 @@ def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding
         found["expected_kernel_change"] = Finding(np.nan, _thresholds.KERNEL_CHANGE, "not known: the training diverged")
     if not seen.moved:
         found["nonlinearity"] = Finding(last["nonlinearity"], _thresholds.NONLINEARITY, "the outputs have not changed")
-    elif np.isnan(last["nonlinearity"]) and not seen.kernel:
+    elif seen.hidden:
         found["nonlinearity"] = Finding(np.nan, _thresholds.NONLINEARITY, f"not known: {HIDDEN}")
     if len(history["step"]) == 1:
         still = {name: found[name].limit for name in ("progress", "kernel_change", "nonlinearity")}
@@ -221,7 +221,7 @@ def _linearized(seen: Examined, findings: dict[str, Finding]) -> str:
     if not seen.moved:
         return "Its outputs have not changed."
     if not np.isfinite(missed):
-        return f"What its linearization misses is {findings['nonlinearity'].words}."
+        return f"What its linearization misses is not known: {HIDDEN if seen.hidden else 'numbers overflow'}."
     if missed > 1:
         return f"Its linearization is off by {missed:.2g} times the change of its outputs."
     return f"Its linearization misses {missed:.0%} of the change of its outputs."

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ._equations import called, rebound, scan_counts
 from ._read import read, Rules
@@ -35,9 +34,13 @@ def _steps(eqn: Any, inputs: list[Any], rules: Rules[Any]) -> list[Any]:
     length, (fixed, carried) = eqn.params["length"], scan_counts(eqn)
     constants, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
     found: list[list[Any]] = [[] for _ in eqn.outvars[carried:]]
-    order = np.arange(length)
-    for index in order[::-1] if eqn.params["reverse"] else order:
-        outputs = read(eqn.params["jaxpr"], [*constants, *carry, *(row[index] for row in rows)], rules)
+    order = range(length)
+    for index in reversed(order) if eqn.params["reverse"] else order:
+        outputs = read(
+            eqn.params["jaxpr"],
+            [*constants, *carry, *(jax.lax.index_in_dim(row, index, keepdims=False) for row in rows)],
+            rules,
+        )
         carry = outputs[:carried]
         for values, output in zip(found, outputs[carried:], strict=True):
             values.append(output)

@@ -56,7 +56,8 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: 
 
     def block(carry):
         k, vectors, tridiagonal, last, _ = carry
-        vectors, tridiagonal = jax.lax.fori_loop(0, length, lambda i, inner: step(k + i, inner), (vectors, tridiagonal))
+        one_more = lambda i, inner: step(k + i, inner)
+        vectors, tridiagonal = jax.lax.fori_loop(0, jnp.minimum(length, rows - k), one_more, (vectors, tridiagonal))
         value = ritz(*tridiagonal)
         close = jnp.abs(value - last) <= tolerance * jnp.abs(value)
         k = k + length

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from .. import nets
 from .._checks import describe
 from .._core import Problem, Quantity, View
-from .._numerics import nonzero, norm, scaled
+from .._numerics import in_words, nonzero, norm, one_of, scaled
 from ._observable import Observable
 
 
@@ -43,10 +43,10 @@ class _HasLayer:
     def __call__(self, problem: Problem) -> None:
         """Raises ValueError for a problem without this layer."""
         net = problem.net
-        if not isinstance(net, nets.AbstractDense) or problem.x.ndim != 2:
+        if not isinstance(net, nets.AbstractDense) or len(net.in_shape) != 1:
             raise ValueError(
                 "layer_cosine is for the dense networks of js.nets on inputs that are vectors; got "
-                f"{type(net).__name__} and inputs of shape {problem.x.shape[1:]}"
+                f"{type(net).__name__} and inputs {in_words(one_of(problem.x))}"
             )
         if self.layer >= len(net.weights):
             raise ValueError(

@@ -30,11 +30,14 @@ def position(problem: Problem, params: PyTree, eta: PyTree, products: int = MOST
     """r^T K r/(|r|^2 lambda_1), r = dL/df, by one vjp and the largest eigenvalue of the kernel with rates eta."""
     f, pull = jax.vjp(problem.outputs, params)
     now = problem.loss.gradient(f, problem.y)
-    back = pull(now / nonzero(norm(now)))[0]
-    # r^T K r = sum_l eta_l |J_l^T r|^2
-    on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), eta, back)))
-    net, eta = problem.of_sample(params, eta)
-    operator = kernels.NTKOperator(net, problem.x, eta=eta)
+    one = now / nonzero(norm(now))
+    net, by_sample = problem.of_sample(params, eta)
+    operator = kernels.NTKOperator(net, problem.x, eta=by_sample)
+    if problem.state is None:
+        # r^T K r = sum_l eta_l |J_l^T r|^2
+        on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), eta, pull(one)[0])))
+    else:  # what pulls back goes through the statistics, and the kernel does not
+        on_residual = jnp.vdot(one, operator.mv(one))
     return on_residual / nonzero(largest_eigenvalue(operator.mv, now, products))
 
 
@@ -72,8 +75,6 @@ def residual_position() -> Observable:
 
 
 def _position(view: View) -> Float[Array, ""]:
-    if view.problem.state is not None:
-        raise ValueError("residual_position is for networks without state: their kernel is one of single samples")
     return position(view.problem, view.params, view.problem.eta)
 
 

@@ -19,6 +19,7 @@ _PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
 _OF_TWO = {"dot_general", "conv_general_dilated"}
 _SHAPES = {"convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim", "copy", "expand_dims"}
 _AFFINE = {"mul", "div", "add", "sub", "neg", "add_any", *_SHAPES}
+_PARTS = {"concatenate", "slice", "dynamic_slice", "rev", "pad"}
 _NOT_ENTERED = ("scan", "while", "cond")
 
 
@@ -48,7 +49,7 @@ class TappedProgram(NamedTuple):
         tapped: their slots.
         hidden: names of operations that hold parameters and were not looked into, such as `scan`.
         products: those of data with parameters.
-        read_outs: of every tapped value, whether it enters no other product, so that it is an output or a part of one.
+        read_outs: of every tapped value, whether it is an output, or a part of one, and enters no other product.
     """
 
     steps: Steps
@@ -69,7 +70,7 @@ def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs
     """
     closed, steps = jax.make_jaxpr(unrolled(f))(params, x), Steps()
     inputs = [steps.slot(var.aval) for var in closed.jaxpr.invars]
-    read(closed, inputs, Rules(steps.constant, steps.apply, lambda eqn, _: called(eqn) is not None))
+    outputs = read(closed, inputs, Rules(steps.constant, steps.apply, lambda eqn, _: called(eqn) is not None))
     paths = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     finder = _TapFinder(steps, paths, len(inputs))
     for step in steps.steps:
@@ -81,8 +82,9 @@ def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs
     of_two = [item for item in finder.factors if item.step.name in _OF_TWO]
     labels = _distinct([item.name.removesuffix(".weight") for item in of_two])
     products = tuple(item._replace(name=label) for item, label in zip(of_two, labels, strict=True))
-    entering = frozenset[int]().union(*(finder.entering[out] for _, out in found))
-    read_outs = tuple(out not in entering for _, out in found)
+    entering = finder.multiplied.union(*(finder.entering[out] for _, out in found))
+    reaching = frozenset[int]().union(*(finder.made_of.get(slot, ()) for slot in outputs))
+    read_outs = tuple(out in reaching - entering for _, out in found)
     return TappedProgram(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)), products, read_outs)
 
 
@@ -105,6 +107,7 @@ class _TapFinder:
         self.shaped: dict[int, int] = {}  # what a value is another shape of
         self.made_of: dict[int, frozenset[int]] = {}  # the products that a value depends on, by no other product
         self.entering: dict[int, frozenset[int]] = {}  # those that the data of a product depend on
+        self.multiplied: frozenset[int] = frozenset()  # those that products by entries depend on
         self.summands: dict[int, int] = {}  # by the sum that was taken for a product
         self.readers: dict[int, list[Step]] = {}
         for step in steps.steps:
@@ -129,7 +132,10 @@ class _TapFinder:
         self.data |= set(step.outputs)
         below = frozenset[int]().union(*(self.made_of.get(slot, ()) for slot in fed))
         self.made_of |= dict.fromkeys(step.outputs, below)
-        alike = (step.name in _AFFINE and len(fed) == 1) or step.name == "concatenate"
+        made = {self.made_of[slot] for slot in fed if self.made_of.get(slot)}
+        if step.name in ("mul", "div") and len(made) > 1:  # two towers, or a gate: a product by entries
+            self.multiplied |= below
+        alike = (step.name in _AFFINE and len(fed) == 1) or step.name in _PARTS
         if alike and self.given.issuperset(fed) and not weights:
             self.given |= set(step.outputs)
         self._weigh(step, fed[0], weights)

@@ -87,3 +87,46 @@ def test_rounding_is_no_nonlinearity():
     assert np.isnan(half.findings["nonlinearity"].value)
     assert "moved by little more than rounding" in half.findings["nonlinearity"].words
     assert "What its linearization misses is not known: the outputs have moved by little more" in str(half)
+
+
+def test_what_cancels_is_warned_of_in_the_dtype_of_the_network():
+    x, y = data()
+    with pytest.warns(UserWarning, match="which bfloat16 rounds by about"):
+        js.Problem(mixed(multiplier=30.0), x, y, centered=True)
+
+
+def test_half_precision_off_the_products_says_nothing():
+    """A mask of 0 and 1 in bfloat16 rounds nothing; a product in a loop that is not written out rounds all."""
+
+    class Masked(eqx.Module):
+        net: eqx.nn.MLP
+
+        def __call__(self, x):
+            return self.net(x * (x > -10).astype(jnp.bfloat16).astype(jnp.float32))
+
+    class Looped(eqx.Module):
+        net: Mixed
+
+        def __call__(self, x):
+            return jax.lax.scan(lambda f, _: (self.net(x).astype(jnp.float32), None), jnp.zeros(1), None, 70)[0]
+
+    x, y = data()
+    for net, said in ((Masked(mixed().net), False), (Looped(mixed()), True)):
+        report = js.diagnose(net, x, y, optimizer=optax.sgd(0.1), steps=2, checkpoints=1, products=3)
+        assert any("computes in bfloat16" in note for note in report.notes) == said
+
+
+def test_noise_trains_in_single_precision():
+    x, y = data()
+    found, wanted = (
+        js.solve(js.Problem(mixed(), x, y), js.Descent(optax.sgd(0.1), **options), [0.1])["loss"]
+        for options in ({"noise": lambda net, x, key: net(x), "key": jr.key(0)}, {})
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_outputs_that_do_not_move_are_said_to():
+    x, y = data()
+    report = js.diagnose(mixed(), x, y, optimizer=optax.sgd(1e-8), steps=2, checkpoints=1, products=3)
+    assert report.findings["nonlinearity"].words == "the outputs have not changed"
+    assert "Its outputs have not changed." in str(report)

@@ -100,3 +100,48 @@ def test_without_its_state_it_is_said():
         js.diagnose(net, x, y, steps=2)
     with pytest.raises(ValueError, match="has no state, so Problem needs state=None"):
         js.diagnose(eqx.nn.MLP(3, 1, 4, 1, key=jr.key(0), dtype=float), x, y, state=state, steps=2)
+
+
+@pytest.mark.parametrize("probes", [8, None])
+def test_what_is_centered_starts_at_zero(probes):
+    """Outputs depend on the batch that they are made in, and so does what is subtracted from them."""
+    (net, state), (x, y) = made(), data()
+    options = {"state": state, "centered": True, "optimizer": optax.sgd(0.05), "steps": 3, "verify": True}
+    report = js.diagnose(net, x, 1 + 0 * y, test=(x[:5], 2 + 0 * y[:5]), probes=probes, batch_size=12, **options)
+    assert report.history["loss"][0] == pytest.approx(0.5, rel=1e-12)
+    assert report.history["test_loss"][0] == pytest.approx(2.0, rel=1e-12)
+    assert "linear_test_loss" not in report.history
+
+
+def test_the_residual_lies_where_the_kernel_says():
+    """r^T K r/(|r|^2 lambda_1) with the kernel in inference mode, written out."""
+    (net, state), (x, y) = made(), data()
+    problem = js.Problem(net, x, y + 3, state=state)
+    run = js.solve(problem, js.Descent(optax.sgd(0.1)), [0.5], observe=js.observe.residual_position())
+    r, kernel = problem.outputs(run.final.params) - y - 3, kernel_by_hand(run.final.net, x)
+    wanted = (r.T @ kernel @ r)[0, 0] / jnp.sum(r**2) / jnp.linalg.eigvalsh(kernel)[-1]
+    np.testing.assert_allclose(run["residual_position"][-1], wanted, rtol=1e-6)
+
+
+def test_tokens_with_a_state():
+    class Looked(eqx.Module):
+        table: eqx.nn.Embedding
+        norm: eqx.nn.BatchNorm
+        last: eqx.nn.Linear
+
+        def __init__(self):
+            self.table = eqx.nn.Embedding(5, 4, key=jr.key(0), dtype=float)
+            self.norm = eqx.nn.BatchNorm(4, "batch", mode="ema", dtype=float)
+            self.last = eqx.nn.Linear(4, 1, key=jr.key(1), dtype=float)
+
+        def __call__(self, ids, state):
+            h, state = self.norm(jax.vmap(self.table)(ids).mean(0), state)
+            return self.last(h), state
+
+    net, state = eqx.nn.make_with_state(Looked)()
+    ids = jr.randint(jr.key(2), (8, 3), 0, 5)
+    problem = js.Problem(net, ids, ids[:, :1].astype(float), state=state)
+    assert problem.x.dtype == ids.dtype
+    (net, state), (x, y) = made(), data()
+    with pytest.raises(ValueError, match="net is called as net"):
+        js.Problem(net, x[:, :2], y, state=state)

@@ -138,6 +138,19 @@ def test_stacked_layers_tied_tables_two_heads_and_a_zero_query():
     assert all(abs(planted.size_slopes[check.tensors.index(name)].value) > 0.25 for name in blocks[1:])
 
 
+def test_factors_of_a_product_by_entries_are_no_read_outs():
+    """Two towers whose outputs multiply: one that shrinks with the width learns nothing, and does not pass."""
+
+    def make(width, key):
+        a, c = jr.normal(key, (2, width, 4))
+        f = lambda p, x: jnp.sum((p["a"] @ x) * jnp.tanh(p["c"] @ x))[None] / width
+        return js.nets.Function(f, {"a": a / width, "c": c})
+
+    check = js.coordinate_check(make, [32, 128, 512], *_data(), optimizer=SGD, seeds=2)
+    assert not any(check.read_outs)
+    assert check.passed is False
+
+
 class Gained(eqx.Module):
     """A network right in muP, and gains on its output in a scan of more steps than are written out."""
 

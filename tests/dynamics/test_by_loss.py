@@ -43,6 +43,13 @@ def test_steps_are_those_of_a_loop(name):
         assert abs(float(plain["loss"][-1] / run["loss"][-1]) - 1) > 1e-3
 
 
+def test_it_is_seen_behind_a_mask_that_is_a_tree():
+    p = problem()
+    mask = jax.tree.map(lambda leaf: leaf.ndim > 1, p.params)
+    optimizer = optax.chain(optax.adamw(1e-2, mask=mask), optax.contrib.reduce_on_plateau(0.5, 2))
+    assert np.isfinite(js.solve(p, js.Descent(optimizer, rate=1.0), [3.0])["loss"][-1])
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_its_rate_is_asked_for(name):
     with pytest.raises(ValueError, match="whose steps depend on the loss: give rate="):

@@ -45,7 +45,7 @@ class HostBatches:
         pair, error = attempt(
             lambda: tuple(jax.tree.map(np.asarray, part) if is_tree(part) else np.asarray(part) for part in found)
         )
-        if error is not None or len(pair) != 2:
+        if error is not None or len(pair) != 2 or is_tree(pair[1]):
             raise TypeError(f"each of the batches must be a pair (x, y) of arrays, got {describe(found)}")
         return pair
 

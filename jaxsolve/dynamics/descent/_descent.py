@@ -445,7 +445,7 @@ def _written(saved: PyTree, values: PyTree, row: Int[Array, ""], due: Bool[Array
 def _noisy_loss(noise: Callable[..., Array], problem: Problem, params: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:
     """The loss of the network as it trains, each sample with a key of its own."""
     net, n = problem.network(params), samples_in(problem.x)
-    f = jax.vmap(lambda x, key: noise(net, x, key))(problem.x, jr.split(key, n)).reshape(n, -1)
+    f = jax.vmap(lambda x, key: noise(net, x, key))(problem.x, jr.split(key, n)).reshape(n, -1).astype(problem.dtype)
     return problem.loss.value(f if problem.initial is None else f - problem.initial, problem.y)
 
 

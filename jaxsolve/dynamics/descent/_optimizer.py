@@ -1,5 +1,6 @@
 """The optimizer of a descent: an optax transformation as a pytree, and how it answers large gradients."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,7 @@ class Optimizer(eqx.Module):
                 given = f"the function {getattr(transformation, '__name__', given)}: call it"
             raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {given}")
         self.by_loss = _asks_for_loss(transformation)
+        _require_no_more(transformation, by_loss=self.by_loss)
         self.parts, self.name = opened(transformation), _name(transformation)
 
     @property
@@ -91,27 +93,34 @@ def _is_traced(leaf: Array) -> bool:
     return not is_key(leaf) and concrete(leaf) is None
 
 
-def _asks_for_loss(optimizer: optax.GradientTransformation) -> bool:
-    """True if an optimizer asks for `value=`. Raises TypeError for one that needs more, as line searches do."""
+def _asks_for_loss(part: Any) -> bool:
+    """True if an optimizer, or a part of it, has to be given the loss, as `value=`."""
+    part = getattr(part, "update", part) if isinstance(part, optax.GradientTransformation) else part
+    if isinstance(part, dict | list | tuple):
+        return any(map(_asks_for_loss, part.values() if isinstance(part, dict) else part))
+    held = contents(part)
+    if held is None:
+        return False
+    value = inspect.signature(part).parameters.get("value")
+    required = value is not None and value.kind is value.KEYWORD_ONLY and value.default is value.empty
+    return required or any(map(_asks_for_loss, held.values()))
+
+
+def _require_no_more(optimizer: optax.GradientTransformation, *, by_loss: bool) -> None:
+    """Raises TypeError for an optimizer that needs more than gradients and the loss, as line searches do."""
     update: Any = optimizer.update
-
-    def error_of(**more: Any) -> Exception | None:
-        step = lambda params: update(params, optimizer.init(params), params, **more)
-        with jax.numpy_dtype_promotion("standard"):
-            return attempt(jax.eval_shape, step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))[1]
-
-    error = error_of()
-    by_loss = "required keyword-only argument" in str(error) and "'value'" in str(error)
-    error = error_of(value=jnp.ones(())) if by_loss else error
+    more = {"value": jnp.ones(())} if by_loss else {}
+    step = lambda params: update(params, optimizer.init(params), params, **more)
+    with jax.numpy_dtype_promotion("standard"):
+        _, error = attempt(jax.eval_shape, step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
     # Optimizers that want parameters of a certain structure raise other errors, and are fine.
-    more = any(words in str(error) for words in ("required keyword-only argument", "must be provided"))
-    if more or (isinstance(error, AttributeError) and error.name == "fast"):
+    asks = any(words in str(error) for words in ("required keyword-only argument", "must be provided"))
+    if asks or (isinstance(error, AttributeError) and error.name == "fast"):
         raise TypeError(
             "optimizer must make its steps from gradients and the loss, as optax.sgd(0.1) and optax.adam(1e-3) do; one "
             "that calls the loss, as line searches such as optax.lbfgs, sophia and SAM in its opaque mode do, or has a "
             f"second set of parameters, as optax.lookahead, needs more: {error}"
         ) from error
-    return by_loss
 
 
 # Functions of optax that pass gradients on to others, and those that do no more than plain descent does.

@@ -12,9 +12,10 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..._checks import concrete, describe, products_round, real_array, require_key, require_size
-from ..._numerics import Inputs, nonzero, norm, samples_in, scaled, take_samples
+from ..._numerics import Inputs, nonzero, norm, one_of, samples_in, scaled, take_samples
+from ..._programs import equations
 from ...nets import partition
-from ._batches import choose_batch_size, output, rows, sum_batches
+from ._batches import choose_batch_size, dtype_of, output, rows, sum_batches
 from ._capture import Capture, Outline, outline
 from ._finite import nonfinite_derivatives
 from ._inputs import check_inputs, check_rates
@@ -168,25 +169,34 @@ def certify(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, ntk: Array, ou
 
 def _check(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, known: Outline, step: int) -> KernelCheck:
     """The check of every step-th sample, with signs v; of the output `drawn` where outputs are all alike."""
-    return KernelCheck(_error(net, eta, x1, x2, kernel, v, drawn, outputs, step), _bound(net, known.capture))
+    return KernelCheck(_error(net, eta, x1, x2, kernel, v, drawn, outputs, step), _bound(net, x1, known.capture))
 
 
 def coarsest(net: Any, x: Inputs) -> Any:
-    """The coarsest dtype of floats that a network computes in, such as bfloat16 where it casts its parameters."""
-    return _coarsest(outline(net, x).capture)
+    """The coarsest dtype of a network's products, such as bfloat16 where it casts its parameters."""
+    params, static = partition(net)
+    f = lambda params, x: eqx.combine(params, static)(x)
+    made = (
+        eqn.outvars[0].aval
+        for eqn in equations(jax.make_jaxpr(f)(params, one_of(x)))
+        if eqn.primitive.name in _PRODUCTS
+    )
+    dtypes = [aval.dtype for aval in made if jnp.issubdtype(aval.dtype, jnp.floating)]
+    return max([dtype_of(params), *dtypes], key=lambda dtype: float(jnp.finfo(dtype).eps))
 
 
-def _coarsest(found: Capture) -> Any:
-    dtypes = (shape.dtype for shape in found.found.program.shapes if jnp.issubdtype(shape.dtype, jnp.floating))
-    return max([found.dtype, *dtypes], key=lambda dtype: float(jnp.finfo(dtype).eps))
+_PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
-def _bound(net: Any, found: Capture) -> float:
-    eps, coarsest = (float(jnp.finfo(dtype).eps) for dtype in (found.dtype, _coarsest(found)))
+def _bound(net: Any, x: Inputs, found: Capture) -> float:
+    eps = float(jnp.finfo(found.dtype).eps)
+    dtypes = {shape.dtype for shape in found.found.program.shapes if jnp.issubdtype(shape.dtype, jnp.floating)}
+    # Products inside of loops are none of the program's own.
+    roughest = max(eps, *(float(jnp.finfo(dtype).eps) for dtype in (*dtypes, coarsest(net, x))))
     if products_round(found.dtype):
-        coarsest = max(coarsest, COARSE)
+        roughest = max(roughest, COARSE)
     count = sum(leaf.size for leaf in jax.tree.leaves(partition(net)[0]))
-    return ROUNDING * max(math.sqrt(min(max(count, LEAST_TERMS), MOST_TERMS)) * eps, coarsest)
+    return ROUNDING * max(math.sqrt(min(max(count, LEAST_TERMS), MOST_TERMS)) * eps, roughest)
 
 
 def _takes_little(found: Capture, n: int, m: int | None, outputs: Outputs, step: int) -> bool:

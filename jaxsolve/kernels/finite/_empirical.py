@@ -76,7 +76,7 @@ def empirical(
 
     Arguments:
         net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
-        x1: inputs, shape (n, ...): real numbers, or integers such as tokens.
+        x1: inputs, shape (n, ...), or a dict or tuple of such: real numbers, or integers such as tokens.
         x2: other inputs, shape (m, ...); None takes x1.
         eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's,
             which drive f under gradient flow). None takes 1 everywhere: the plain NTK.

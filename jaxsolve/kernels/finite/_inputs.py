@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..._checks import concrete, describe, in_float32, is_real, require_finite
-from ..._numerics import Inputs
+from ..._numerics import Inputs, is_tree
 from ...nets import AbstractNetwork, partition
 
 
@@ -44,14 +44,14 @@ def check_network(net: Any) -> list[Any]:
 
 
 def _check(net: Any, dtypes: set[Any], x: Any, name: str) -> None:
-    leaves = jax.tree.leaves(x)
-    if not leaves or not all(map(_is_real, leaves)):
+    leaves = jax.tree.leaves(x) if is_tree(x) else [x]
+    if not all(map(_is_real, leaves)):
         raise TypeError(f"{name} must be an array of real numbers, or a dict or tuple of such, got {describe(x)}")
     if any(leaf.ndim == 0 or leaf.shape[0] == 0 for leaf in leaves):
         raise ValueError(f"{name} must hold at least one input: at least one sample is needed, got {describe(x)}")
     if len({len(leaf) for leaf in leaves}) > 1:
         raise ValueError(f"{name} must hold arrays of equally many samples, got {describe(x)}")
-    if isinstance(net, AbstractNetwork) and [leaf.shape[1:] for leaf in leaves] != [net.in_shape]:
+    if isinstance(net, AbstractNetwork) and (is_tree(x) or x.shape[1:] != net.in_shape):
         raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
     found = " and ".join(sorted(map(str, dtypes)))
     if not dtypes <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.float64)}:
