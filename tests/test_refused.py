@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+import jaxsolve as js
 from jaxsolve import (
     data,
     Descent,
@@ -110,9 +111,9 @@ def test_what_is_no_problem_has_no_closed_form():
 
 
 def test_a_line_search_is_refused():
-    with pytest.raises(TypeError, match="calls the loss.*optax.lbfgs.* needs more"):
+    with pytest.raises(TypeError, match="from gradients alone.*optax.lbfgs.* needs more"):
         Descent(optax.lbfgs(), rate=0.1)
-    with pytest.raises(TypeError, match="calls the loss.*optax.lbfgs.* needs more"):
+    with pytest.raises(TypeError, match="from gradients alone.*optax.lbfgs.* needs more"):
         Descent(optax.lbfgs())
 
 
@@ -150,3 +151,13 @@ def test_integers_of_data_do_not_wrap_round():
     assert labels.y.shape == (2, 3)
     with pytest.raises(ValueError, match="integers beyond"):
         Problem(net, np.array([[2**32 + 5]]), np.array([1.0], np.float32))
+
+
+def test_complex_weights_are_to_be_held_as_two_arrays():
+    """Beside real ones, as in a Fourier layer: of google-deepmind/optax#287."""
+    params = {"w": jax.lax.complex(jnp.ones(2), jnp.ones(2)), "read": jnp.ones(2)}
+    net = js.nets.Function(lambda p, x: (p["read"] * jnp.real(p["w"]) * x)[:1], params)
+    x, y = jnp.ones((3, 2)), jnp.ones((3, 1))
+    for verb in (js.Problem, js.diagnose, lambda net, x, y: js.kernels.empirical(net, x)):
+        with pytest.raises(ValueError, match="hold real and imaginary parts as two arrays"):
+            verb(net, x, y)

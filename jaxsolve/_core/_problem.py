@@ -29,7 +29,16 @@ from .._programs import both_ways, shape_and_rule
 from ..kernels._internal import coarsest, rows
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, count, find_loss, fit
-from ..nets._internal import copy_state, FREEZE, Frozen, networks_in, takes, takes_state, why_not_called
+from ..nets._internal import (
+    copy_state,
+    FREEZE,
+    Frozen,
+    networks_in,
+    takes,
+    takes_state,
+    why_not_called,
+    with_state_words,
+)
 
 
 # Numbers of outputs that are held at once: half a gigabyte in float32, on any machine.
@@ -124,11 +133,12 @@ class Problem(eqx.Module):
                 "its outputs and params are such as jnp.ones(3); a Flax module by js.nets.from_linen or from_nnx"
             )
         dtype = leaves[0].dtype
-        dtypes = sorted({str(leaf.dtype) for leaf in leaves})
+        dtypes = {leaf.dtype for leaf in leaves}
         if len(dtypes) > 1:
-            raise ValueError(
-                f"the network's parameters are {' and '.join(dtypes)}; give all of them one dtype, float32 or float64"
-            )
+            advice = "give all of them one dtype, float32 or float64"
+            if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes):
+                advice = in_float32(dtypes)
+            raise ValueError(f"the network's parameters are {' and '.join(sorted(map(str, dtypes)))}; {advice}")
         if dtype not in (jnp.float32, jnp.float64):
             raise ValueError(
                 f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
@@ -199,7 +209,7 @@ class Problem(eqx.Module):
         if not getattr(out, "shape", ()) or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ValueError(
                 "net must map one sample to an array of real numbers, of shape (c,) or such as (T, V), got "
-                f"{describe(out)}"
+                f"{describe(out)}{with_state_words(out)}"
             )
         return out.shape
 

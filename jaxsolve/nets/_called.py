@@ -24,6 +24,8 @@ def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Except
     if isinstance(sample, dict | tuple) and takes(_Apart(net), sample):
         stars = "**x" if isinstance(sample, dict) else "*x"
         return first + f"It does take them as arguments: give js.nets.Function(lambda net, x: net({stars}), net)"
+    if type(error).__name__ == "ModifyScopeVariableError":  # Flax's, which need not be installed
+        return f"{first}{TRAINING}"
     missing = isinstance(error, TypeError) and "argument" in said
     if missing or any(word in said for word in ("ropout", "key", "rng", "RNG", "PRNG")):
         return first + (
@@ -40,6 +42,17 @@ def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Except
             "networks that mix the samples of a batch have no kernel"
         )
     return first + "Inputs are given samples first, each of the shape and dtype that it takes"
+
+
+TRAINING = (
+    "It changes its state, as batch normalization does in training: call it in inference mode, as by "
+    "js.nets.from_linen(module, variables, train=False), or model.eval()"
+)
+
+
+def with_state_words(out: Any) -> str:
+    """A sentence on a network that returns several things, its state perhaps among them; empty for others."""
+    return f". If one of them is its state: {TRAINING[0].lower()}{TRAINING[1:]}" if isinstance(out, tuple) else ""
 
 
 def takes(net: Any, sample: PyTree[jax.ShapeDtypeStruct]) -> bool:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from .._checks import describe
 
@@ -44,8 +44,8 @@ class Function(eqx.Module):
         function: Any = f
         self.f, self.params = function, _as_arrays(params)
 
-    def __call__(self, x: Any) -> Float[Array, "..."]:
-        """The output for one sample."""
+    def __call__(self, x: Any) -> Any:
+        """The output for one sample, as f returns it."""
         return self.f(self.params, x)
 
 

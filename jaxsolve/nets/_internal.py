@@ -1,7 +1,7 @@
 """Names of this room that other rooms use, and users do not."""
 
 from ._activations import find_activation as find_activation
-from ._called import takes as takes, why_not_called as why_not_called
+from ._called import takes as takes, why_not_called as why_not_called, with_state_words as with_state_words
 from ._layers import (
     AbstractWeighted as AbstractWeighted,
     Bias as Bias,

@@ -79,6 +79,24 @@ def test_flax_nnx():
 
 
 @pytest.mark.usefixtures("usual")
+@pytest.mark.parametrize("options", [{"train": True}, {"train": True, "mutable": ["batch_stats"]}])
+def test_flax_linen_in_training_mode(options):
+    """Flax's own words speak of scopes; ours name the argument. Of google/flax#339 and #2419."""
+    from flax import linen
+
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x, train=False):
+            return linen.Dense(1)(jnp.tanh(linen.BatchNorm(use_running_average=not train)(linen.Dense(5)(x))))
+
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        x = jax.random.normal(jax.random.key(0), (8, 3))
+        net = nets.from_linen(Net(), Net().init(jax.random.key(1), x[0]), **options)
+        for verb in (js.Problem, js.diagnose, lambda net, x, y: kernels.empirical(net, x)):
+            with pytest.raises(ValueError, match="train=False"):
+                verb(net, x, x[:, :1])
+
+
 def test_flax_nnx_of_which_a_part_trains():
     """LoRA: its two factors train, the weights that they are added to do not."""
     from flax import nnx

@@ -117,9 +117,9 @@ def _require_no_more(optimizer: optax.GradientTransformation, *, by_loss: bool) 
     asks = any(words in str(error) for words in ("required keyword-only argument", "must be provided"))
     if asks or (isinstance(error, AttributeError) and error.name == "fast"):
         raise TypeError(
-            "optimizer must make its steps from gradients and the loss, as optax.sgd(0.1) and optax.adam(1e-3) do; one "
-            "that calls the loss, as line searches such as optax.lbfgs, sophia and SAM in its opaque mode do, or has a "
-            f"second set of parameters, as optax.lookahead, needs more: {error}"
+            "optimizer must make its steps from gradients alone, as optax.sgd(0.1) and optax.adam(1e-3) do, or with "
+            "the loss beside them; one that calls the loss, as line searches such as optax.lbfgs, sophia and SAM in "
+            f"its opaque mode do, or has a second set of parameters, as optax.lookahead, needs more: {error}"
         ) from error
 
 

@@ -12,7 +12,7 @@ from ..._checks import attempt, describe
 from ..._numerics import in_words, Inputs, one_of, take_samples
 from ..._programs import depends_on_inputs
 from ...nets import partition
-from ...nets._internal import FREEZE, takes_state, why_not_called
+from ...nets._internal import FREEZE, takes_state, why_not_called, with_state_words
 from ._uses import find, Found, Use
 
 
@@ -212,6 +212,7 @@ def output_of(net: Any, sample: PyTree[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeS
         raise ValueError(
             f"the network must map {given}, to an array of real outputs, of shape (c,) with c >= 1 or such as (T, V), "
             f"got {describe(out)}; return one by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
+            f"{with_state_words(out)}"
         )
     return jax.ShapeDtypeStruct((out.size,), out.dtype)
 
