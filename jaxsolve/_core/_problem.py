@@ -24,7 +24,17 @@ from .._checks import (
     require_settings,
     warn_of_rounded_products,
 )
-from .._numerics import all_finite, hashable, Inputs, is_tree, one_of, samples_in, take_samples, warn_of_wrong_version
+from .._numerics import (
+    all_finite,
+    hashable,
+    Inputs,
+    is_tree,
+    map_arrays,
+    one_of,
+    samples_in,
+    take_samples,
+    warn_of_wrong_version,
+)
 from .._programs import both_ways, shape_and_rule
 from ..kernels._internal import coarsest, rows
 from ..losses import AbstractLoss, MSE
@@ -161,28 +171,28 @@ class Problem(eqx.Module):
 
     def _read_inputs(self, x: Any, dtype: Any, which: str) -> Inputs:
         several = is_tree(x)
-        leaves, structure = jax.tree.flatten(x) if several else ([x], None)
-        found = []
-        for given in leaves:
-            leaf = _array(given, f"the inputs of {which}")
-            integers = jnp.issubdtype(leaf.dtype, jnp.integer)
-            whole = integers or leaf.dtype == jnp.bool_
-            kept = whole and (several or self._takes(leaf))
-            if not kept:
-                _require_exact(leaf if integers else given, dtype, which)
-                leaf = leaf.astype(dtype) if whole else leaf
-            if leaf.dtype != dtype and not kept:
-                raise ValueError(
-                    f"the inputs of {which} are {leaf.dtype}, the network is {dtype}; convert one of them, "
-                    "for example with x.astype or the network's dtype= argument"
-                )
-            if leaf.ndim == 0 or leaf.shape[0] == 0:
-                raise ValueError(f"{which} is empty: x is {describe(leaf)}, at least one sample is needed")
-            require_finite(leaf, f"x of {which}")
-            found.append(leaf)
-        if len({len(leaf) for leaf in found}) > 1:
+        found = map_arrays(lambda given: self._read_input(given, dtype, which, several=several), x)
+        if len({len(leaf) for leaf in jax.tree.leaves(found)}) > 1:
             raise ValueError(f"the arrays of the inputs of {which} must hold equally many samples, got {describe(x)}")
-        return found[0] if structure is None else jax.tree.unflatten(structure, found)
+        return found
+
+    def _read_input(self, given: Any, dtype: Any, which: str, *, several: bool) -> Array:
+        x = _array(given, f"the inputs of {which}")
+        integers = jnp.issubdtype(x.dtype, jnp.integer)
+        whole = integers or x.dtype == jnp.bool_
+        kept = whole and (several or self._takes(x))
+        if not kept:
+            _require_exact(x if integers else given, dtype, which)
+            x = x.astype(dtype) if whole else x
+        if x.dtype != dtype and not kept:
+            raise ValueError(
+                f"the inputs of {which} are {x.dtype}, the network is {dtype}; convert one of them, "
+                "for example with x.astype or the network's dtype= argument"
+            )
+        if x.ndim == 0 or x.shape[0] == 0:
+            raise ValueError(f"{which} is empty: x is {describe(x)}, at least one sample is needed")
+        require_finite(x, f"x of {which}")
+        return x
 
     def _takes(self, x: Array) -> bool:
         """Returns whether integers go into the network as they are. Those of `js.nets` take floats."""

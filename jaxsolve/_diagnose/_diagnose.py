@@ -15,11 +15,11 @@ from .._checks import require_flag, require_size
 from .._core import late, Problem
 from .._numerics import samples_in, unwatched
 from ..dynamics import Descent
-from ..kernels._internal import coarsest, Trace
+from ..kernels._internal import Trace
 from ..observe._internal import MOST, next_update
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
-from ._examine import examine
+from ._examine import examine, Examined
 from ._finite import check_derivatives, check_finite, ending
 from ._inputs import check_network, check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
@@ -164,7 +164,7 @@ def diagnose(
     said = {"ending": end, "stuck": ahead.stuck, "uphill": stable.uphill}
     text = paragraph(seen, verdict, findings, ahead.words, stable.words, **said)
     noisy = [] if noise is None else ["It trained with noise; all numbers are of the network without."]
-    notes = [*noisy, *_chosen(problem, probe, batch_size, trace, products), *still, *ahead.notes, *stable.notes]
+    notes = [*noisy, *_chosen(problem, probe, seen, batch_size, trace, products), *still, *ahead.notes, *stable.notes]
     return Diagnosis(
         verdict.regime,
         verdict.near,
@@ -279,7 +279,7 @@ def _of_parameters(
         seen.pairs,
         seen.by_pair,
         ahead.by_scale,
-        tuple([*_chosen(problem, probe, None, trace, products), *still, *ahead.notes, *stable.notes]),
+        tuple([*_chosen(problem, probe, seen, None, trace, products), *still, *ahead.notes, *stable.notes]),
     )
 
 
@@ -304,16 +304,18 @@ def _at_end(value: float, count: int) -> np.ndarray:
     return np.array([np.nan] * (count - 1) + [value])
 
 
-def _chosen(problem: Problem, probe: Problem, batch_size: int | None, trace: Trace, products: int) -> list[str]:
+def _chosen(
+    problem: Problem, probe: Problem, seen: Examined, batch_size: int | None, trace: Trace, products: int
+) -> list[str]:
     """Notes on what was chosen for the user, and on what the numbers are of."""
     n, looked = samples_in(problem.x), samples_in(probe.x)
     notes = []
     if looked < n:
         notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")
-    if (computed := coarsest(probe.of_sample(probe.params, probe.eta)[0], probe.x)) != problem.dtype:
-        eps = float(jnp.finfo(computed).eps)
+    if seen.dtype != problem.dtype:
+        eps = float(jnp.finfo(seen.dtype).eps)
         notes.append(
-            f"The network computes in {computed}: numbers hold to about {eps:.1g}, changes to that of the whole."
+            f"The network computes in {seen.dtype}: numbers hold to about {eps:.1g}, changes to that of the whole."
         )
     if trace.projections is not None:
         notes.append(

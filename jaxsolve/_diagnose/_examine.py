@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -36,6 +36,7 @@ class Examined(NamedTuple):
         kernel: what is in the way of numbers of the last kernel: "", "0", or "NaN or infinite".
         started: whether the kernel is other than 0 at the start.
         unaligned: why the kernel has no alignment with the targets, if it has none.
+        dtype: the coarsest that the network computes products in.
     """
 
     groups: Groups
@@ -49,6 +50,7 @@ class Examined(NamedTuple):
     kernel: str
     started: bool
     unaligned: str
+    dtype: Any
 
 
 def examine(
@@ -128,6 +130,7 @@ def examine(
         why,
         bool(np.any(np.asarray(start))),
         _unaligned(probe, why),
+        dtype,
     )
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from .. import losses, nets
 from .._checks import as_array, attempt, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._core import centered_anew, Problem, read_pair
-from .._numerics import Inputs, is_tree, one_of, samples_in
+from .._numerics import Inputs, map_arrays, one_of, samples_in
 from .._programs import forward_mode
 from ..nets._internal import FREEZE, takes_state, why_not_called
 from ._finite import check_finite
@@ -123,7 +123,7 @@ def require_own(optimizer: Any) -> None:
 
 
 def _inputs(x: Any, name: str) -> Inputs:
-    return jax.tree.map(lambda leaf: _array(leaf, name), x) if is_tree(x) else _array(x, name)
+    return map_arrays(lambda given: _array(given, name), x)
 
 
 def _array(x: Any, name: str) -> Array:
@@ -175,8 +175,8 @@ def choose(problem: Problem, count: int, key: Any) -> Problem:
     fields = lambda p: (p.x, p.y, p.initial)
     take = lambda array: jax.device_put(np.asarray(array)[chosen])
     values = jax.tree.map(take, fields(problem))
-    chosen_problem = eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
-    return chosen_problem if problem.state is None else centered_anew(chosen_problem)
+    problem = eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
+    return problem if problem.state is None else centered_anew(problem)
 
 
 def same_shapes(nets_given: Any, state: Any) -> list[Any]:

@@ -33,6 +33,7 @@ from ._samples import (
     in_words as in_words,
     Inputs as Inputs,
     is_tree as is_tree,
+    map_arrays as map_arrays,
     one_of as one_of,
     samples_in as samples_in,
     take_samples as take_samples,

@@ -1,5 +1,6 @@
 """Inputs of a network, samples first: an array, or a tree of arrays, such as a dict, where a network takes several."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,11 @@ def is_tree(x: Any) -> bool:
         return False
     leaves = jax.tree.leaves(x)
     return bool(leaves) and all(getattr(leaf, "ndim", 0) > 0 for leaf in leaves)
+
+
+def map_arrays(f: Callable[[Any], Any], x: Any) -> Any:
+    """f of what is given as one array, or of each of several."""
+    return jax.tree.map(f, x) if is_tree(x) else f(x)
 
 
 def samples_in(x: Inputs) -> int:
@@ -36,5 +42,5 @@ def in_words(sample: PyTree[jax.ShapeDtypeStruct]) -> str:
 
 
 def take_samples(x: Inputs, which: Any) -> Inputs:
-    """Those samples that an index of arrays chooses."""
+    """The chosen samples, by anything that indexes an array."""
     return jax.tree.map(lambda leaf: leaf[which], x)

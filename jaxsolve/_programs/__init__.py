@@ -15,5 +15,6 @@ from ._equations import (
 )
 from ._flop import flop as flop
 from ._read import depends_on_inputs as depends_on_inputs, read as read, Rules as Rules
+from ._scans import write_out as write_out
 from ._steps import Step as Step, Steps as Steps
 from ._unrolled import unrolled as unrolled

@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from ._equations import called, rebound, scan_counts
+from ._equations import called, rebound
 from ._read import read, Rules
+from ._scans import write_out
 
 
 LONGEST = 64  # steps of a scan that are written out: programs grow with them
@@ -22,7 +24,7 @@ def unrolled(f: Callable[..., Any]) -> Callable[..., Any]:
 
     def apply(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
         if eqn.primitive.name == "scan" and eqn.params["length"] <= LONGEST:
-            return _steps(eqn, inputs, rules)
+            return write_out(eqn, inputs, rules, _row, _stack)
         return rebound(eqn)(*inputs)
 
     # JAX has a derivative for what calls hold as well: nobody asks for it here.
@@ -30,20 +32,9 @@ def unrolled(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _steps(eqn: Any, inputs: list[Any], rules: Rules[Any]) -> list[Any]:
-    length, (fixed, carried) = eqn.params["length"], scan_counts(eqn)
-    constants, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
-    found: list[list[Any]] = [[] for _ in eqn.outvars[carried:]]
-    order = range(length)
-    for index in reversed(order) if eqn.params["reverse"] else order:
-        outputs = read(
-            eqn.params["jaxpr"],
-            [*constants, *carry, *(jax.lax.index_in_dim(row, index, keepdims=False) for row in rows)],
-            rules,
-        )
-        carry = outputs[:carried]
-        for values, output in zip(found, outputs[carried:], strict=True):
-            values.append(output)
-    in_order = [values[::-1] if eqn.params["reverse"] else values for values in found]
-    empty = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars[carried:]]
-    return [*carry, *(jnp.stack(values) if values else none for values, none in zip(in_order, empty, strict=True))]
+def _row(values: Array, index: int) -> Array:
+    return jax.lax.index_in_dim(values, index, keepdims=False)
+
+
+def _stack(values: list[Array], aval: Any) -> Array:
+    return jnp.stack(values) if values else jnp.zeros(aval.shape, aval.dtype)

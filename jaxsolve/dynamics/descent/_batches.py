@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from ..._checks import attempt, describe
 from ..._core import Problem
-from ..._numerics import Inputs, is_tree
+from ..._numerics import Inputs, is_tree, map_arrays
 
 
 Pair = tuple[PyTree[np.ndarray], np.ndarray]
@@ -42,9 +42,7 @@ class HostBatches:
             found = next(self._iterator, None)
         if found is None:
             raise ValueError("the batches of this descent are at their end: give an iterator that goes on, or a list")
-        pair, error = attempt(
-            lambda: tuple(jax.tree.map(np.asarray, part) if is_tree(part) else np.asarray(part) for part in found)
-        )
+        pair, error = attempt(lambda: tuple(map_arrays(np.asarray, part) for part in found))
         if error is not None or len(pair) != 2 or is_tree(pair[1]):
             raise TypeError(f"each of the batches must be a pair (x, y) of arrays, got {describe(found)}")
         return pair

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, PyTree
 
-from ..._programs import called, CALLS, read, rebound, Rules, scan_counts, Step, Steps
+from ..._programs import called, CALLS, read, rebound, Rules, scan_counts, Step, Steps, write_out
 
 
 # A scan of more steps, with those of scans around it, is not unrolled: programs grow with them, and so does the time to
@@ -93,35 +93,19 @@ class Writer:
         self.within *= eqn.params["length"]
         self.sharing *= eqn.params["length"] if size(inputs[:rows]) > size(inputs[rows:]) else 1
         if self.within <= LONGEST_SCAN and self.sharing <= LONGEST_SHARED:
-            found = self._unroll(eqn, inputs)
+            found = write_out(eqn, inputs, self.rules, self._row, self._stack)
         else:
             params = eqn.params | {"steps": self.within}
             found = self._add("scan", params, inputs, [var.aval for var in eqn.outvars], rebound(eqn))
         self.within, self.sharing = around
         return found
 
-    def _unroll(self, eqn: Any, inputs: list[int]) -> list[int]:
-        """The steps of a scan, one after the other."""
-        length, (fixed, carried) = eqn.params["length"], scan_counts(eqn)
-        consts, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
-        order = range(length)
-        stacked: list[list[int]] = [[] for _ in range(len(eqn.outvars) - carried)]
-        for index in reversed(order) if eqn.params["reverse"] else order:
-            given = [*consts, *carry, *[self._row(row, index) for row in rows]]
-            outputs = read(eqn.params["jaxpr"], given, self.rules)
-            carry = outputs[:carried]
-            for found, output in zip(stacked, outputs[carried:], strict=True):
-                found.append(output)
-        stack = lambda *values: [jnp.stack(values)]
-        ends: list[int] = []
-        for found, var in zip(stacked, eqn.outvars[carried:], strict=True):
-            in_order = found[::-1] if eqn.params["reverse"] else found
-            # A scan of no steps gives empty arrays, and there is nothing to stack.
-            ends += self._add("stack", {}, in_order, [var.aval], stack) if found else [self._empty(var.aval)]
-        return [*carry, *ends]
-
-    def _empty(self, aval: Any) -> int:
-        return self.steps.constant(jnp.zeros(aval.shape, aval.dtype))
+    def _stack(self, slots: list[int], aval: Any) -> int:
+        # A scan of no steps gives empty arrays, and there is nothing to stack.
+        if not slots:
+            return self.steps.constant(jnp.zeros(aval.shape, aval.dtype))
+        (out,) = self._add("stack", {}, slots, [aval], lambda *values: [jnp.stack(values)])
+        return out
 
     def _row(self, slot: int, index: int) -> int:
         shape = self.steps.shapes[slot].shape
