@@ -154,6 +154,7 @@ from jaxsolve.observe._internal import (
     largest_eigenvalue,
     least_map,
     response as optimizer_response,
+    slope_at,
 )
 
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
@@ -323,6 +324,7 @@ __all__ = [
     "shown",
     "simulate_draw",
     "slope",
+    "slope_at",
     "structured",
     "takes_state",
     "tilings",

@@ -8,20 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from .._core import Problem
 from ..dynamics import Descent
 from ..kernels._internal import Trace
-from ..observe._internal import next_update, rate_exponent
+from ..observe._internal import linear_change, next_update, outputs_at, rate_exponent, slope_at
 from . import _thresholds
 from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
 from ._lens import inside, Lens, suited, through, with_inside
-from ._movement import progress as progress_of, relative_change, whole_kernel
-from ._stability import difference, gradient, moves
-from ._train import objective, train
+from ._movement import progress as progress_of, pull_at, relative_change, whole_kernel
+from ._stability import difference, moves
+from ._train import loss_of, train
 from ._verdict import side
 
 
@@ -100,14 +100,19 @@ def before(
         verify: whether to train on both sides of the multiplier.
     """
     descent = Descent(suited(optimizer, problem.net), rate=1.0)
-    ahead, update = _first_step(few, descent.optimizer, state)
+    slope = slope_at(few, few.params)
+    next_of = lambda state: next_update(few.eta, descent.optimizer, few.params, state, slope)
+    update = next_of(state)
+    if not moves(update):  # as where a schedule begins at 0
+        state = descent.optimizer.update(slope.gradient, state, few.params, slope.value)[1]
+        update = next_of(state)
     curved = curvature(few, few.params, update)
     findings = {
         "chizat_ratio": side(float(curved.ratio), _thresholds.CURVATURE, "lazy, to second order along the gradient")
     }
     notes, stuck = [], ""
     if not moves(update):
-        stuck = ZERO if moves(gradient(few, few.params)) else FLAT
+        stuck = ZERO if moves(slope.gradient) else FLAT
     why = stuck
     if not why and not np.isfinite(float(curved.ratio)) and float(curved.second) != 0:
         finite = np.isfinite(float(curved.second))
@@ -123,13 +128,16 @@ def before(
             "Chizat's ratio is not known: the outputs have no second derivative along the first update. They are "
             "linear in what moves, at least between kinks (relu); the multiplier is measured without."
         )
-    exponent = rate_exponent(few, descent.optimizer, few.params, ahead)
+    exponent = rate_exponent(descent.optimizer, few.params, state, slope)
 
     size = problem.out_size
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
-    run = train(linear, optimizer, [0, steps], batch_size, key)
+    run = train(
+        linear, optimizer, [0, steps], batch_size, key, value=lambda end: loss_of(problem, _linear(problem, end))
+    )
     end = run.checkpoints[-1].params
-    progress = float(progress_of(linear, end, eta))
+    now = pull_at(problem, problem.params, eta, _linear(problem, end))
+    progress = float(progress_of(pull_at(problem, problem.params, eta), now))
     if run.diverged or not progress > LEAST:
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
         notes.append(f"Where features begin is not known: the linearized network {why}.")
@@ -146,6 +154,7 @@ def before(
         return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
+    linear_loss = loss_of(probe, _linear(probe, end))  # as that of the network
     if exponent is None:
         if verify:
             notes.append("Nothing was trained on both sides of the multiplier: the rates to suit it are not known.")
@@ -155,21 +164,15 @@ def before(
         changes = [trained(m, exponent) for m in places]
         by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
         words.append(_verified(places, changes))
-    linear_loss = float(objective(_seen_through(probe, linear.net), end))  # as that of the network
     # With a state, inputs that are not of the batch meet statistics of one set of parameters, and it has two.
     untested = problem.x_test is None or problem.state is not None
     test = None if untested else float(test_loss(linear, end))
     return Before(findings, by_scale, linear_loss, test, words, notes, stuck)
 
 
-def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree, PyTree]:
-    """The first update, or the second where that is 0, as schedules may begin there; and the state it is made in."""
-    update = next_update(problem, optimizer, problem.params, state)
-    if moves(update):
-        return state, update
-    value, slope = objective(problem, problem.params), gradient(problem, problem.params)
-    state = optimizer.update(slope, state, problem.params, value)[1]
-    return state, next_update(problem, optimizer, problem.params, state)
+def _linear(problem: Problem, end: PyTree) -> Array:
+    """The outputs of the linearized network where its training has come to."""
+    return outputs_at(problem, problem.params) + linear_change(problem, with_inside(problem.params, inside(end)))
 
 
 def _seen_through(problem: Problem, lens: Lens) -> Problem:
@@ -187,7 +190,8 @@ def _trained_at(
     seen = _seen_through(problem, lens)
     run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
-    progress = float(progress_of(seen, end, eta))
+    rates = with_inside(seen.params, eta)
+    progress = float(progress_of(*(pull_at(seen, params, rates) for params in (seen.params, end))))
     if run.diverged or not progress > LEAST:
         return float("nan")
     kernels = [whole_kernel(few, params, eta, trace) for params in (few.params, with_inside(few.params, inside(end)))]

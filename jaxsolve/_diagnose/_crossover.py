@@ -14,11 +14,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import kernels
 from .._core import Problem
 from .._numerics import nonzero, norm, unit
 from ..kernels._internal import Trace
-from ._movement import whole_kernel
+from ._movement import relative_change, whole_kernel
 
 
 # Displacements that are tried: below, float32 cannot tell the change of a kernel from rounding.
@@ -91,7 +90,8 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
     seen: list[tuple[float, float]] = []
 
     def change(scale: float) -> float:
-        value = float(_change(problem, eta, displacement, before, jnp.asarray(scale, problem.dtype), trace))
+        moved = _moved(problem.params, displacement, jnp.asarray(scale, problem.dtype))
+        value = float(relative_change(whole_kernel(problem, moved, eta, trace), before))
         seen.append((scale, value))
         # A kernel that overflows has moved beyond any limit.
         return value if np.isfinite(value) else np.inf
@@ -120,8 +120,5 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
 
 
 @eqx.filter_jit
-def _change(
-    problem: Problem, eta: PyTree, displacement: PyTree, before: Array, scale: Float[Array, ""], trace: Trace
-) -> Array:
-    moved = jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
-    return kernels.relative_change(whole_kernel(problem, moved, eta, trace), before)
+def _moved(params: PyTree, displacement: PyTree, scale: Float[Array, ""]) -> PyTree:
+    return jax.tree.map(lambda p, d: p + scale * d, params, displacement)

@@ -16,7 +16,7 @@ from .._core import late, Problem
 from .._numerics import samples_in, unwatched
 from ..dynamics import Descent
 from ..kernels._internal import Trace
-from ..observe._internal import MOST, next_update
+from ..observe._internal import MOST, next_update, slope_at
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
 from ._examine import examine, Examined
@@ -143,8 +143,8 @@ def diagnose(
     # As in `train`, whose states the checkpoints hold.
     held = Descent(suited(optimizer, problem.net), rate=1.0).optimizer
     params = [point.params for point in training.checkpoints]
-    updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
-    eta, still = moving_rates(probe, params, updates)
+    next_of = lambda at: next_update(probe.eta, held, at.params, at.state, slope_at(probe, at.params))
+    eta, still = moving_rates(probe, params, map(next_of, training.checkpoints))
     seen = examine(probe, eta, places, params, trace, products, say)
     at_start = training.checkpoints[0].state
     say("looking for the multiplier at which the regime changes")

@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 from .. import kernels
 from .._core import Problem
 from ..kernels._internal import coarsest, Trace
-from ..observe._internal import find_groups, Groups, relative_sizes
+from ..observe._internal import find_groups, Groups, outputs_at, relative_sizes
 from ._movement import compare_kernels, group_kernels, learnable, movement
 from ._pairs import adjacent, alignments
 from ._stability import difference
@@ -124,7 +124,7 @@ def examine(
         by_group,
         pairs,
         by_pair,
-        bool(learnable(probe, eps)),
+        bool(learnable(probe, outputs_at(probe, checkpoints[0]), eps)),
         bool(moved.moved),
         bool(moved.hidden),
         why,

@@ -8,13 +8,13 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._core import Problem
-from .._numerics import take_samples
+from .._numerics import samples_in, take_samples
 from ..dynamics import Descent
 from ..kernels._internal import nonfinite_derivatives, Trace
-from ..observe._internal import next_update
+from ..observe._internal import next_update, outputs_at, slope_at
 from ._lens import suited
 from ._movement import whole_kernel
-from ._stability import gradient, is_finite
+from ._stability import is_finite
 from ._train import objective, ShortTraining
 
 
@@ -24,7 +24,11 @@ SMALLER = "take a smaller rate"  # where there is nothing else to advise
 
 def check_finite(problem: Problem, params: PyTree, when: str) -> None:
     """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
-    sizes, value = map(np.asarray, _sizes_and_loss(problem, params))
+    value = objective(problem, params)
+    if samples_in(problem.x) > problem.at_once:  # outputs are too large to be held
+        sizes = np.asarray(_largest(problem, params))
+    else:
+        sizes = np.max(np.abs(np.asarray(outputs_at(problem, params))), axis=1)
     bad = int(np.sum(~np.isfinite(sizes)))
     if bad:
         raise ValueError(
@@ -50,7 +54,7 @@ def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str, t
         when: in words.
         trace: how kernels are computed.
     """
-    if not is_finite(gradient(probe, params)) or not is_finite(whole_kernel(few, params, few.eta, trace)):
+    if not is_finite(slope_at(probe, params).gradient) or not is_finite(whole_kernel(few, params, few.eta, trace)):
         # Where each derivative by itself is finite, sums of their products have overflowed.
         raise ValueError(_named(probe, params, when) or _overflows(probe, params, when))
 
@@ -74,17 +78,18 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
     when = f"after {point.step} steps" if point.step > 1 else "after 1 step" if point.step else "at its first step"
     if wrong := _named(problem, point.params, "there"):
         return f"The training diverged {when}: {wrong}."
-    step = next_update(probe, Descent(suited(optimizer, problem.net), rate=1.0).optimizer, point.params, point.state)
+    held, slope = Descent(suited(optimizer, problem.net), rate=1.0).optimizer, slope_at(probe, point.params)
+    step = next_update(probe.eta, held, point.params, point.state, slope)
     if not is_finite(step):
         return (
             f"The training diverged {when}: the optimizer's step is NaN or infinite though the gradient is finite. "
             "Take a finite rate, or a smaller one, or look for a division by 0 in the optimizer."
         )
     # The first-order change of the loss along the step: the sign of its rate is wrong where that is positive.
-    slope = jax.tree.map(lambda g, u: jnp.sum(g * u), gradient(probe, point.params), step)
-    if not point.step and float(sum(jax.tree.leaves(slope))) > 0:
+    upward = jax.tree.map(lambda g, u: jnp.sum(g * u), slope.gradient, step)
+    if not point.step and float(sum(jax.tree.leaves(upward))) > 0:
         return f"The training diverged {when}, which goes uphill: look at the sign of the rate."
-    if not np.isfinite(float(objective(probe, jax.tree.map(jnp.add, point.params, step)))):
+    if not np.isfinite(objective(probe, jax.tree.map(jnp.add, point.params, step))):
         return (
             f"The training diverged {when}: the {'next' if point.step else 'first'} step leads to outputs or a loss "
             "that are NaN or infinite. Take a smaller rate; if that ends there, too, look for a root, a logarithm or a "
@@ -150,9 +155,7 @@ def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves
 
 
 @eqx.filter_jit
-def _sizes_and_loss(problem: Problem, params: PyTree) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-    """The largest output of every sample, and the loss."""
-    if problem.state is not None:
-        return jnp.max(jnp.abs(problem.outputs(params)), axis=1), problem.objective(params)
+def _largest(problem: Problem, params: PyTree) -> Float[Array, " n"]:
+    """The largest output of every sample."""
     largest = lambda x: jnp.max(jnp.abs(problem.network(params)(x)))
-    return jax.lax.map(largest, problem.x, batch_size=problem.at_once), problem.objective(params)
+    return jax.lax.map(largest, problem.x, batch_size=problem.at_once)

@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .. import nets
+from .._core import Problem
 from .._numerics import Inputs
 from .._programs import both_ways
 from ..nets._internal import copy_state
@@ -99,6 +100,11 @@ def inside(tree: PyTree) -> PyTree:
 def with_inside(tree: PyTree, new: PyTree) -> PyTree:
     """The tree with other parameters of the network that a lens, if there is one, looks at."""
     return eqx.tree_at(inside, tree, new) if isinstance(tree, Lens) else new
+
+
+def without_lens(problem: Problem) -> Problem:
+    """The problem of the network that a lens, if there is one, looks at."""
+    return eqx.tree_at(lambda p: p.net, problem, inside(problem.net))
 
 
 def through(net: Any, x: Inputs, out_size: int, *, scale: Any, linear: bool = False) -> Lens:

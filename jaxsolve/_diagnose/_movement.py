@@ -5,15 +5,22 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import kernels
 from .._core import Problem
 from .._numerics import nonzero, norm
 from ..kernels._internal import Trace
-from ..observe._internal import Groups, missed_share, position
-from ._lens import inside
+from ..observe._internal import (
+    find_groups,
+    Groups,
+    kernel_size,
+    linear_change,
+    missed_share,
+    on_kernel,
+    outputs_at,
+    seen_size,
+)
 from ._thresholds import ENDED, NONLINEARITY
 
 
@@ -62,30 +69,63 @@ class Kernels(NamedTuple):
     shares: Float[Array, " groups"]
 
 
+class Pull(NamedTuple):
+    """The pull of the loss on a network.
+
+    Attributes:
+        outputs: f.
+        slope: dL/df over its norm.
+        size: that norm.
+        seen: |sqrt(eta) J^T slope|; times the size, the square root of the rate at which gradient flow lowers the loss.
+    """
+
+    outputs: Float[Array, "n out"]
+    slope: Float[Array, "n out"]
+    size: Float[Array, ""]
+    seen: Float[Array, ""]
+
+
+def pull_at(problem: Problem, params: PyTree, eta: PyTree, f: Float[Array, "n out"] | None = None) -> Pull:
+    """The pull of the loss on parameters where the outputs are f, those of these parameters if None."""
+    f = outputs_at(problem, params) if f is None else f
+    slope, size = _slope(problem, f)
+    return Pull(f, slope, size, seen_size(problem, params, eta, slope))
+
+
 @eqx.filter_jit
+def _slope(problem: Problem, f: Float[Array, "n out"]) -> tuple[Float[Array, "n out"], Float[Array, ""]]:
+    slope = problem.loss.gradient(f, problem.y)
+    size = norm(slope)
+    # It is sent back at norm 1 and its size multiplied in afterwards, so that small products do not vanish.
+    return slope / nonzero(size), size
+
+
 def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float, products: int) -> Movement:
-    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta.
+    """The movement of the outputs, by one jvp, two vjps and the largest eigenvalue of the kernel with rates eta.
 
     The network rounds to eps; the eigenvalue is by so many products at most.
     """
-    f, start = problem.outputs(params), problem.outputs(problem.params)
-    missed, moved = missed_share(problem, params), jnp.any(f != start)
-    whole = f if problem.initial is None else f + problem.initial  # what is rounded
-    hidden = moved & (eps * norm(whole) > NONLINEARITY.value * norm(f - start))
-    return Movement(
-        problem.loss.value(f, problem.y),
-        jnp.where(hidden, jnp.nan, missed),
-        progress(problem, params, eta),
-        position(problem, params, eta, products),
-        moved,
-        hidden,
-    )
+    start, now = (pull_at(problem, at, eta) for at in (problem.params, params))
+    linear, largest = linear_change(problem, params), kernel_size(problem, params, eta, products)
+    on_slope = now.seen**2 if problem.state is None else on_kernel(problem, params, eta, now.slope)
+    return _movement(problem, start, now, linear, on_slope, largest, eps)
 
 
 @eqx.filter_jit
-def learnable(problem: Problem, eps: float) -> Bool[Array, ""]:
-    """True if the loss has a gradient in the outputs at the start that is more than their rounding to eps."""
-    f = problem.outputs(problem.params)
+def _movement(
+    problem: Problem, start: Pull, now: Pull, linear: Array, on_slope: Array, largest: Array, eps: float
+) -> Movement:
+    f, change = now.outputs, now.outputs - start.outputs
+    moved, whole = jnp.any(change != 0), f if problem.initial is None else f + problem.initial  # what is rounded
+    hidden = moved & (eps * norm(whole) > NONLINEARITY.value * norm(change))
+    missed = jnp.where(hidden, jnp.nan, missed_share(change, linear))
+    position = on_slope / nonzero(largest)
+    return Movement(problem.loss.value(f, problem.y), missed, progress(start, now), position, moved, hidden)
+
+
+@eqx.filter_jit
+def learnable(problem: Problem, f: Float[Array, "n out"], eps: float) -> Bool[Array, ""]:
+    """True if the loss has a gradient in the outputs at the start, f, that is more than their rounding to eps."""
     # What a change of the outputs by their rounding does to the gradient, to first order.
     rounding = max(10 * float(jnp.finfo(f.dtype).eps), eps) * jnp.abs(f)
     now, lost = jax.jvp(lambda f: problem.loss.gradient(f, problem.y), (f,), (rounding,))
@@ -93,26 +133,15 @@ def learnable(problem: Problem, eps: float) -> Bool[Array, ""]:
 
 
 @eqx.filter_jit
-def progress(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
+def progress(start: Pull, now: Pull) -> Float[Array, ""]:
     """The share of a training that is done: how much of the loss's gradient in the outputs is gone since the start.
 
     1 - |dL/df_t|/|dL/df_0|, and 0 if there was none. But 1 where parameters no longer see what is left of it, as of
     noise in the targets that the network cannot fit: then training has come to its end. Those of rate 0 do not count.
     """
-
-    def gradients(at: PyTree) -> tuple[Array, Array]:
-        f, pull = jax.vjp(problem.outputs, at)
-        slope = problem.loss.gradient(f, problem.y)
-        # The slope is sent back at norm 1 and its size multiplied in afterwards, so that small products do not vanish.
-        unit = norm(slope)
-        seen = inside(pull(slope / nonzero(unit))[0])
-        # |sqrt(eta) J^T r|^2 is the rate at which gradient flow lowers the loss: what parameters see of the residual.
-        scaled = jax.tree.map(lambda rate, g: jnp.sqrt(rate) * g, inside(eta), seen)
-        return unit, unit * norm(ravel_pytree(scaled)[0])
-
-    (before, seen_before), (now, seen) = gradients(problem.params), gradients(params)
-    done = (seen_before > 0) & (seen <= ENDED * seen_before) & (now <= before)
-    return jnp.where(done, 1.0, jnp.where(before > 0, 1 - now / nonzero(before), 0.0))
+    seen_before, seen = start.size * start.seen, now.size * now.seen
+    done = (seen_before > 0) & (seen <= ENDED * seen_before) & (now.size <= start.size)
+    return jnp.where(done, 1.0, jnp.where(start.size > 0, 1 - now.size / nonzero(start.size), 0.0))
 
 
 def projections_for(outputs: int) -> int | None:
@@ -130,10 +159,9 @@ def group_kernels(
     return jnp.stack([sum(rest, start=first) for first, *rest in map(of_group, range(len(groups.names)))])
 
 
-@eqx.filter_jit
 def whole_kernel(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Float[Array, "n n"]:
-    """The kernel of all parameters with rates eta."""
-    return trace(*problem.of_sample(params, eta), problem.x)
+    """The kernel of all parameters with rates eta, by the program that makes those of groups."""
+    return jnp.sum(group_kernels(problem, params, eta, find_groups(params), trace), axis=0)
 
 
 @eqx.filter_jit
@@ -141,10 +169,9 @@ def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start:
     """The kernels of a checkpoint against those of the start."""
     now, before = jnp.sum(groups, axis=0), jnp.sum(start, axis=0)
     traces = jnp.trace(groups, axis1=1, axis2=2)
-    changes = [relative_change(a, b) for a, b in zip(groups, start, strict=True)]
     return Kernels(
         jnp.where(jnp.any(before != 0), relative_change(now, before), jnp.where(jnp.any(now != 0), jnp.inf, jnp.nan)),
-        jnp.stack(changes),
+        jax.vmap(relative_change)(groups, start),
         kernels.distance(now, before),
         kernels.centered_target_alignment(now, problem.target_rows),
         kernels.effective_rank(now),
@@ -152,8 +179,8 @@ def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start:
     )
 
 
+@eqx.filter_jit
 def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Float[Array, ""]:
     """|K - K_0|/|K_0|; NaN where K_0 is 0."""
-    return jnp.where(
-        jnp.any(before != 0), kernels.relative_change(now, jnp.where(jnp.any(before != 0), before, 1)), jnp.nan
-    )
+    known = jnp.any(before != 0)
+    return jnp.where(known, kernels.relative_change(now, jnp.where(known, before, 1)), jnp.nan)

@@ -1,11 +1,8 @@
 """What a diagnosis asks of steps and slopes, in numbers."""
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
-
-from .._core import Problem
 
 
 def moves(update: PyTree) -> bool:
@@ -21,9 +18,3 @@ def difference(one: PyTree, two: PyTree) -> PyTree:
 def is_finite(tree: PyTree) -> bool:
     """True if no entry of a pytree of arrays is NaN or infinite."""
     return all(bool(np.all(np.isfinite(np.asarray(leaf)))) for leaf in jax.tree.leaves(tree))
-
-
-@eqx.filter_jit
-def gradient(problem: Problem, params: PyTree) -> PyTree:
-    """The gradient of the training loss."""
-    return jax.grad(problem.objective)(params)

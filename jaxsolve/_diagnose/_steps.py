@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
-from ..observe._internal import critical_multiple, next_update, Response, response, sharpness_ratio
+from ..observe._internal import critical_multiple, next_update, Response, response, sharpness_ratio, slope_at
 from . import _thresholds
 from ._diagnosis import Finding
 from ._stability import is_finite, moves
@@ -74,15 +74,16 @@ def step_stability(
     why, lost, adaptive = "", "", False
     for point in checkpoints:
         say(f"looking at the optimizer's next step at step {point.step}")
-        update = next_update(probe, optimizer, point.params, point.state)
-        found = response(probe, optimizer, point.params, point.state)
+        slope = slope_at(probe, point.params)
+        update = next_update(probe.eta, optimizer, point.params, point.state, slope)
+        found = response(probe.eta, optimizer, point.params, point.state, slope)
         lost = NO_STEP if not moves(update) else "" if is_finite(update) else LOST_STEP
         if lost:  # a schedule that begins or ends at 0, steps that gather gradients, or no gradient
             critical.append(np.nan)
             # Where there is no step, that is the reason, whatever `response` says of the state.
             found = found if found.rates is not None else Response(None, False, lost)
         else:
-            critical.append(float(critical_multiple(probe, point.params, update)))
+            critical.append(float(critical_multiple(probe, point.params, update, slope)))
         rates = found.rates
         ratio = np.nan if rates is None else float(sharpness_ratio(probe, point.params, rates, products))
         ratios.append(ratio if np.isfinite(ratio) else np.nan)

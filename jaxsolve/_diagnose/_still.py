@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
-from ._stability import difference, gradient
+from ..observe._internal import slope_at
+from ._stability import difference
 
 
 NAMED = 6  # more are counted
@@ -32,9 +33,12 @@ def moving_rates(
     moved = _anywhere(difference(params, start) for params in checkpoints)
     if not moved.any() or moved.all():
         return probe.eta, []
-    hidden = _lost(start, checkpoints[-1], gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
+    if updates is None:
+        hidden = _lost(start, checkpoints[-1], slope_at(probe, start).gradient, probe.eta)
+    else:
+        hidden = _anywhere(updates)
     # At the last checkpoint the gradient has not led to a step yet.
-    still = ~(moved | hidden) & _anywhere(gradient(probe, params) for params in checkpoints[:-1])
+    still = ~(moved | hidden) & _anywhere(slope_at(probe, params).gradient for params in checkpoints[:-1])
     if not still.any():
         return probe.eta, []
     rates, structure = jax.tree.flatten(probe.eta)

@@ -1,5 +1,6 @@
 """The short training: a descent by hand, since the optimizer's state at the checkpoints is wanted too."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,13 +8,14 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .._core import Problem
 from .._numerics import samples_in
 from .._results import RESULTS
 from ..dynamics import Descent
-from ._lens import suited
+from ..observe._internal import outputs_at, slope_at
+from ._lens import Lens, suited, with_inside, without_lens
 
 
 # Samples in a full batch; above, batches of so many.
@@ -66,18 +68,27 @@ def train(
     key: Any,
     say: Callable[[str], None] = lambda words: None,
     noise: Any = None,
+    value: Callable[[PyTree], float] | None = None,
 ) -> ShortTraining:
-    """Trains and stops at the steps `at`, the first of which is 0; `say` is told before each of them."""
-    optimizer, key = suited(optimizer, problem.net), None if batch_size is None and noise is None else key
+    """Trains and stops at the steps `at`, the first of which is 0; `say` is told before each of them.
+
+    By `value`, the training loss if None, is seen whether it has diverged by the last step before a stop.
+    """
+    key = None if batch_size is None and noise is None else key
     # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
-    descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key, noise=noise)
-    state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.dtype))
+    by = lambda optimizer: Descent(optimizer, rate=1.0, batch_size=batch_size, key=key, noise=noise)
+    state = begin(by(optimizer), without_lens(problem), jnp.asarray([at[-1]], problem.dtype))
+    if isinstance(problem.net, Lens):  # through which the start looks the same
+        places = lambda state: (state.params, state.saves.saved)
+        state = eqx.tree_at(places, state, [with_inside(problem.params, tree) for tree in places(state)])
+    descent = by(suited(optimizer, problem.net))
+    value = functools.partial(objective, problem) if value is None else value
     found, diverged = [Checkpoint(0, state.params, state.optimizer_state)], False
     for step in at[1:]:
         say(f"training from step {int(state.steps)} of {at[-1]}")
         before, state = state, advance(descent, problem, state, jnp.asarray(step - int(state.steps)))
-        value = float(objective(problem, state.params))
-        lost = not (np.isfinite(value) and value <= float(state.limit))
+        loss = value(state.params)
+        lost = not (np.isfinite(loss) and loss <= float(state.limit))
         diverged = lost or bool(np.asarray(state.result == RESULTS.diverged))
         if lost:  # by the last step that was made
             state = advance(descent, problem, before, jnp.asarray(int(state.steps) - 1 - int(before.steps)))
@@ -99,7 +110,18 @@ def advance(descent: Descent, problem: Problem, state: Any, n: Array) -> Any:
     return descent.advance(problem, state, n)
 
 
-@eqx.filter_jit
-def objective(problem: Problem, params: PyTree) -> Array:
+def objective(problem: Problem, params: PyTree) -> float:
     """The training loss."""
-    return problem.objective(params)
+    if samples_in(problem.x) > problem.at_once:  # outputs are too large to be held
+        return float(slope_at(problem, params).value)
+    return loss_of(problem, outputs_at(problem, params))
+
+
+def loss_of(problem: Problem, f: Float[Array, "n out"]) -> float:
+    """The training loss of outputs."""
+    return float(_loss_of(problem, f))
+
+
+@eqx.filter_jit
+def _loss_of(problem: Problem, f: Array) -> Array:
+    return problem.loss.value(f, problem.y)

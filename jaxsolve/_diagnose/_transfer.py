@@ -142,7 +142,7 @@ def transfer_check(
     for i, width in enumerate(places):
         for seed in range(seeds):
             problem = read_problem(make_net(int(width), jax.random.fold_in(key, seed)), x, y, loss, None, False)
-            starts[i, 0, seed] = float(objective(problem, problem.params))
+            starts[i, 0, seed] = objective(problem, problem.params)
             made = run = None
             for j, rate in enumerate(tried):
                 # As an array, so that one program serves all rates.
@@ -150,7 +150,7 @@ def transfer_check(
                 check_optimizer(made)
                 run = train(problem, made, [0, steps], None, None)
                 if not run.diverged:
-                    losses[i, j, seed] = float(objective(problem, run.checkpoints[-1].params))
+                    losses[i, j, seed] = objective(problem, run.checkpoints[-1].params)
             if not np.any(np.isfinite(losses[i, :, seed])):
                 assert made is not None
                 assert run is not None

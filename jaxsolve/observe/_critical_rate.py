@@ -11,15 +11,15 @@ from jaxtyping import Array, Float, PyTree
 from .._core import Problem, Quantity, View
 from .._numerics import nonzero
 from ._observable import Observable
-from ._optimizers import is_step, next_update, state_of, StaticOptimizer
+from ._optimizers import is_step, next_update, Slope, slope_at, state_of, StaticOptimizer
 
 
 TRIALS = 8
 
 
 @eqx.filter_jit
-def critical_multiple(problem: Problem, params: PyTree, update: PyTree) -> Float[Array, ""]:
-    """The multiple s of an update with L(theta + s u) = L(theta), by 8 forward passes and a gradient.
+def critical_multiple(problem: Problem, params: PyTree, update: PyTree, slope: Slope) -> Float[Array, ""]:
+    """The multiple s of an update with L(theta + s u) = L(theta), by 8 forward passes and the slope at theta.
 
     The first trial is s = 1; s then grows or falls by 4, 16, 256, ... until the loss turns, and the bracket is halved
     in its logarithm. For a quadratic loss and u = -eta g the multiple is 2 |g|^2/(eta g^T H g), at least 2/(eta
@@ -29,8 +29,8 @@ def critical_multiple(problem: Problem, params: PyTree, update: PyTree) -> Float
     """
     at = lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update))
     one = jnp.ones((), problem.dtype)
-    start, upward = jax.value_and_grad(problem.objective)(params)  # in reverse mode, which all losses have
-    slope = sum(jax.tree.leaves(jax.tree.map(lambda g, u: jnp.sum(g * u), upward, update)), 0 * one)
+    start = slope.value
+    upward = sum(jax.tree.leaves(jax.tree.map(lambda g, u: jnp.sum(g * u), slope.gradient, update)), 0 * one)
 
     def trial(k, carry):
         low, high = carry  # `low` lowers the loss, `high` raises it
@@ -46,8 +46,8 @@ def critical_multiple(problem: Problem, params: PyTree, update: PyTree) -> Float
     low, high = jax.lax.fori_loop(0, TRIALS, trial, (0 * one, jnp.inf * one))
     both = (low > 0) & ~jnp.isinf(high)
     middle = jnp.sqrt(nonzero(low)) * jnp.sqrt(jnp.where(jnp.isinf(high), 1, high))
-    found = jnp.where(slope > 0, 0, jnp.where(both, middle, jnp.where(low > 0, jnp.inf, 0)))
-    return jnp.where(jnp.isnan(slope) | ((start == 0) & (slope == 0)), jnp.nan, found)
+    found = jnp.where(upward > 0, 0, jnp.where(both, middle, jnp.where(low > 0, jnp.inf, 0)))
+    return jnp.where(jnp.isnan(upward) | ((start == 0) & (upward == 0)), jnp.nan, found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +56,10 @@ class _CriticalRate:
     optimizer: StaticOptimizer
 
     def __call__(self, view: View):
-        optimizer = self.optimizer.held
-        update = next_update(view.problem, optimizer, view.params, state_of(view, optimizer))
-        return jnp.where(is_step(update), critical_multiple(view.problem, view.params, update), jnp.nan)
+        problem, params, optimizer = view.problem, view.params, self.optimizer.held
+        state, slope = state_of(view, optimizer), slope_at(problem, params)
+        update = next_update(problem.eta, optimizer, params, state, slope)
+        return jnp.where(is_step(update), critical_multiple(problem, params, update, slope), jnp.nan)
 
 
 def critical_rate(optimizer: optax.GradientTransformation) -> Observable:

@@ -5,9 +5,16 @@ from ._critical_rate import critical_multiple as critical_multiple
 from ._groups import find_groups as find_groups, Groups as Groups, relative_sizes as relative_sizes
 from ._lanczos import largest_eigenvalue as largest_eigenvalue, MOST as MOST
 from ._layer_cosine import least_map as least_map
-from ._linearized import missed_share as missed_share, position as position
+from ._linearized import (
+    kernel_size as kernel_size,
+    linear_change as linear_change,
+    missed_share as missed_share,
+    on_kernel as on_kernel,
+    outputs_at as outputs_at,
+    seen_size as seen_size,
+)
 from ._observable import check_observables as check_observables, require_observables as require_observables
-from ._optimizers import next_update as next_update
+from ._optimizers import next_update as next_update, Slope as Slope, slope_at as slope_at
 from ._response import rate_exponent as rate_exponent, Response as Response, response as response
 from ._stability import sharpness_ratio as sharpness_ratio
 from ._taps import read_program as read_program, run_program as run_program, TappedProgram as TappedProgram

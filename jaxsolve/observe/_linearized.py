@@ -8,37 +8,63 @@ from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
 from .._core import Problem, Quantity, View
-from .._numerics import nonzero, norm
+from .._numerics import nonzero, norm, samples_in
 from ._lanczos import largest_eigenvalue, MOST
 from ._observable import Observable
 
 
+# Each of these is a program of its own where nothing is traced. Networks take long to compile: so each kind of pass
+# through one is compiled once, whatever numbers are made of it.
+
+
 @eqx.filter_jit
-def missed_share(problem: Problem, params: PyTree) -> Float[Array, ""]:
-    """|f_t - f_lin|/|f_t - f_0|, by one jvp at the start, along the displacement; 0 where nothing has moved."""
+def outputs_at(problem: Problem, params: PyTree) -> Float[Array, "n out"]:
+    """The outputs."""
+    return problem.outputs(params)
+
+
+@eqx.filter_jit
+def linear_change(problem: Problem, params: PyTree) -> Float[Array, "n out"]:
+    """J_0 (theta - theta_0), by one jvp at the start."""
     start = problem.params
-    direction = jax.tree.map(jnp.subtract, params, start)
-    f_start, linear = jax.jvp(problem.outputs, (start,), (direction,))
-    moved = problem.outputs(params) - f_start
-    # At the start outputs may differ by the rounding of two programs, which would be all of the change.
-    any_change = jnp.any(ravel_pytree(direction)[0] != 0)
-    return jnp.where(any_change, norm(moved - linear) / nonzero(norm(moved)), 0)
+    return jax.jvp(problem.outputs, (start,), (jax.tree.map(jnp.subtract, params, start),))[1]
 
 
 @eqx.filter_jit
-def position(problem: Problem, params: PyTree, eta: PyTree, products: int = MOST) -> Float[Array, ""]:
-    """r^T K r/(|r|^2 lambda_1), r = dL/df, by one vjp and the largest eigenvalue of the kernel with rates eta."""
-    f, pull = jax.vjp(problem.outputs, params)
-    now = problem.loss.gradient(f, problem.y)
-    one = now / nonzero(norm(now))
-    net, by_sample = problem.of_sample(params, eta)
-    operator = kernels.NTKOperator(net, problem.x, eta=by_sample)
+def seen_size(problem: Problem, params: PyTree, eta: PyTree, slope: Float[Array, "n out"]) -> Float[Array, ""]:
+    """|sqrt(eta) J^T r|, by one vjp: what the parameters see of a slope r in the outputs."""
+    seen = jax.vjp(problem.outputs, params)[1](slope)[0]
+    return norm(ravel_pytree(jax.tree.map(lambda rate, g: jnp.sqrt(rate) * g, eta, seen))[0])
+
+
+@eqx.filter_jit
+def kernel_size(problem: Problem, params: PyTree, eta: PyTree, products: int = MOST) -> Float[Array, ""]:
+    """The largest eigenvalue of the kernel with rates eta, by so many products at most."""
+    like = jnp.zeros((samples_in(problem.x), problem.out_size), problem.dtype)
+    return largest_eigenvalue(_kernel(problem, params, eta).mv, like, products)
+
+
+def on_kernel(problem: Problem, params: PyTree, eta: PyTree, v: Float[Array, "n out"]) -> Float[Array, ""]:
+    """v^T K v, with the kernel of rates eta."""
     if problem.state is None:
-        # r^T K r = sum_l eta_l |J_l^T r|^2
-        on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), eta, pull(one)[0])))
-    else:  # what pulls back goes through the statistics, and the kernel does not
-        on_residual = jnp.vdot(one, operator.mv(one))
-    return on_residual / nonzero(largest_eigenvalue(operator.mv, now, products))
+        return seen_size(problem, params, eta, v) ** 2
+    # What pulls back goes through the statistics, and the kernel does not.
+    return _on_operator(problem, params, eta, v)
+
+
+@eqx.filter_jit
+def _on_operator(problem: Problem, params: PyTree, eta: PyTree, v: Float[Array, "n out"]) -> Float[Array, ""]:
+    return jnp.vdot(v, _kernel(problem, params, eta).mv(v))
+
+
+def _kernel(problem: Problem, params: PyTree, eta: PyTree) -> kernels.NTKOperator:
+    net, by_sample = problem.of_sample(params, eta)
+    return kernels.NTKOperator(net, problem.x, eta=by_sample)
+
+
+def missed_share(moved: Float[Array, "n out"], linear: Float[Array, "n out"]) -> Float[Array, ""]:
+    """|f_t - f_lin|/|f_t - f_0|, of f_t - f_0 and f_lin - f_0."""
+    return norm(moved - linear) / nonzero(norm(moved))
 
 
 def nonlinearity() -> Observable:
@@ -75,8 +101,14 @@ def residual_position() -> Observable:
 
 
 def _position(view: View) -> Float[Array, ""]:
-    return position(view.problem, view.params, view.problem.eta)
+    problem, params, eta = view.problem, view.params, view.problem.eta
+    slope = problem.loss.gradient(view.outputs, problem.y)
+    return on_kernel(problem, params, eta, slope / nonzero(norm(slope))) / nonzero(kernel_size(problem, params, eta))
 
 
 def _nonlinearity(view: View) -> Float[Array, ""]:
-    return missed_share(view.problem, view.params)
+    problem, params = view.problem, view.params
+    moved = view.outputs - outputs_at(problem, problem.params)
+    # At the start outputs may differ by the rounding of two programs, which would be all of the change.
+    still = jnp.all(ravel_pytree(jax.tree.map(jnp.equal, params, problem.params))[0])
+    return jnp.where(still, 0, missed_share(moved, linear_change(problem, params)))

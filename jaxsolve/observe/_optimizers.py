@@ -1,10 +1,12 @@
 """What observables of an optimizer's steps share: its state at a view, and its next step."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._core import Problem, View
 from .._numerics import all_finite
@@ -64,12 +66,24 @@ def _as_state_of(given: PyTree, optimizer: Optimizer, params: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(wanted), leaves)
 
 
+class Slope(NamedTuple):
+    """The training loss and its gradient: all that an optimizer is told of a problem."""
+
+    value: Float[Array, ""]
+    gradient: PyTree
+
+
 @eqx.filter_jit
-def next_update(problem: Problem, optimizer: Optimizer, params: PyTree, state: PyTree) -> PyTree:
-    """The optimizer's next step on the problem's samples, as it is added to the parameters."""
-    value, slope = jax.value_and_grad(problem.objective)(params)
-    updates = optimizer.update(slope, state, params, value)[0]
-    return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), problem.eta, updates, params)
+def slope_at(problem: Problem, params: PyTree) -> Slope:
+    """The training loss and its gradient, in a program of their own: those of optimizers then compile fast."""
+    return Slope(*jax.value_and_grad(problem.objective)(params))
+
+
+@eqx.filter_jit
+def next_update(eta: PyTree, optimizer: Optimizer, params: PyTree, state: PyTree, slope: Slope) -> PyTree:
+    """The optimizer's next step, as it is added to the parameters; eta are the network's own rates."""
+    updates = optimizer.update(slope.gradient, state, params, slope.value)[0]
+    return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), eta, updates, params)
 
 
 def is_step(update: PyTree) -> Bool[Array, ""]:

@@ -20,8 +20,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from .._checks import attempt
-from .._core import Problem
 from .._numerics import norm
+from ..dynamics._internal import Optimizer
+from ._optimizers import Slope
 
 
 # Optax's states of memories, and of second moments of the gradient. Names, not classes: not every version has all.
@@ -51,18 +52,18 @@ class Response(NamedTuple):
     why: str
 
 
-def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Response:
+def response(eta: PyTree, optimizer: Optimizer, params: PyTree, state: Any, slope: Slope) -> Response:
     """The rates that stand for an optimizer in a state of its own, after one step or more.
 
     Arguments:
-        problem: gives the network's own rates.
+        eta: the network's own rates.
         optimizer: that of a `Descent`.
-        params, state: where training stands.
+        params, state, slope: where training stands.
     """
     why = not_linear(state)
     if why:
         return Response(None, False, why)
-    rates, error = attempt(linear_rates, problem, optimizer, params, state)
+    rates, error = attempt(linear_rates, eta, optimizer, params, state, slope)
     if error is not None:  # an optimizer may do anything with a gradient of 0
         return Response(None, False, f"its step at a small gradient cannot be followed ({type(error).__name__})")
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(rates)]
@@ -121,16 +122,15 @@ def _memory(state: Any) -> PyTree:
 
 
 @eqx.filter_jit
-def linear_rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
+def linear_rates(eta: PyTree, optimizer: Optimizer, params: PyTree, state: Any, slope: Slope) -> PyTree:
     """The rates of `response`, which checks them."""
     filled = lambda tree, value: jax.tree.map(lambda leaf: jnp.full_like(leaf, value), tree)
     (zero, one), (empty, full) = ((filled(tree, 0), filled(tree, 1)) for tree in (params, _memory(state)))
-    value, slope = jax.value_and_grad(problem.objective)(params)
-    advance = lambda gradient, state: optimizer.update(gradient, state, params, value)[1]
-    still = _squares_of_next(state, advance, slope, zero, empty)
+    advance = lambda gradient, state: optimizer.update(gradient, state, params, slope.value)[1]
+    still = _squares_of_next(state, advance, slope.gradient, zero, empty)
 
     def step(gradient, memory):
-        updates, new = optimizer.update(gradient, _with_memory(still, memory), params, value)
+        updates, new = optimizer.update(gradient, _with_memory(still, memory), params, slope.value)
         return jax.tree.map(lambda u, p: -u.astype(p.dtype), updates, params), _memory(new)
 
     # In the letters of the text above: A and a, then B and beta. Steps act on each entry by itself, so that one jvp
@@ -152,7 +152,7 @@ def linear_rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -
         moments = jax.tree.leaves(node.nu, is_leaf=masked)
         known = lambda rate, nu: rate if masked(nu) else jnp.where(nu > 0, rate, 0)
         rates = jax.tree.unflatten(structure, [known(rate, nu) for rate, nu in zip(leaves, moments, strict=True)])
-    return jax.tree.map(lambda eta, rate: eta * rate, problem.eta, rates)
+    return jax.tree.map(jnp.multiply, eta, rates)
 
 
 def _squares_of_next(
@@ -182,9 +182,9 @@ def _debiased(state: Any, beta: Any) -> Any:
     return jnp.ones((), beta.dtype)
 
 
-def rate_exponent(problem: Problem, optimizer: Any, params: PyTree, state: PyTree) -> float | None:
+def rate_exponent(optimizer: Optimizer, params: PyTree, state: PyTree, slope: Slope) -> float | None:
     """p of |update| ~ |gradient|^p in a state: 1 for SGD, 0 for Adam and its kin; None without a finite update."""
-    one, two = map(float, _sizes_of_updates(problem, optimizer, params, state))
+    one, two = map(float, _sizes_of_updates(optimizer, params, state, slope))
     if not 0 < one < np.inf or not np.isfinite(two):
         return None
     # Of a doubled gradient the update is 2^p times as large.
@@ -192,8 +192,8 @@ def rate_exponent(problem: Problem, optimizer: Any, params: PyTree, state: PyTre
 
 
 @eqx.filter_jit
-def _sizes_of_updates(problem: Problem, optimizer: Any, params: PyTree, state: PyTree) -> list[Array]:
+def _sizes_of_updates(optimizer: Optimizer, params: PyTree, state: PyTree, slope: Slope) -> list[Array]:
     """The norms of the updates that the gradient makes, and twice the gradient."""
-    value, gradient = jax.value_and_grad(problem.objective)(params)
-    update = lambda scale: optimizer.update(jax.tree.map(lambda g: scale * g, gradient), state, params, value)[0]
+    scaled = lambda scale: jax.tree.map(lambda g: scale * g, slope.gradient)
+    update = lambda scale: optimizer.update(scaled(scale), state, params, slope.value)[0]
     return [norm(ravel_pytree(update(scale))[0]) for scale in (1.0, 2.0)]

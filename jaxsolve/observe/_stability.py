@@ -15,7 +15,7 @@ from .._checks import real_numbers, require_size
 from .._core import Problem, View
 from ._lanczos import largest_eigenvalue
 from ._observable import Observable
-from ._optimizers import state_of, StaticOptimizer
+from ._optimizers import slope_at, state_of, StaticOptimizer
 from ._response import linear_rates, not_linear
 
 
@@ -89,7 +89,7 @@ class _Stability:
             raise ValueError(
                 f"the stability of {optimizer.name} is not known: {why}; observe.critical_rate(optimizer) serves any"
             )
-        rates = linear_rates(problem, optimizer, params, state)
+        rates = linear_rates(problem.eta, optimizer, params, state, slope_at(problem, params))
         # Steps up the gradient, or of the size of no gradient, have no limit that is known.
         least, most = (jnp.stack([of(leaf) for leaf in jax.tree.leaves(rates)]) for of in (jnp.min, jnp.max))
         known = jnp.all((least >= 0) & (most < jnp.inf)) & jnp.any(most > 0)

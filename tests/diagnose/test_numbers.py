@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxsolve as js
 from tests.cases import assert_fails, Linear
-from tests.inside import critical_multiple, largest_eigenvalue, slope
+from tests.inside import critical_multiple, largest_eigenvalue, slope, slope_at
 
 
 @pytest.mark.x64_only
@@ -70,7 +70,7 @@ def test_a_critical_rate_takes_fewer_than_ten_forward_passes():
     problem = js.Problem(Linear(jnp.ones((1, 2))), jnp.eye(2), jnp.zeros((2, 1)), loss=Noted())
     update = jax.tree.map(lambda w: -w, problem.params)
     seen.clear()
-    found = critical_multiple(problem, problem.params, update)
+    found = critical_multiple(problem, problem.params, update, slope_at(problem, problem.params))
     jax.effects_barrier()
     assert 1 < len(seen) < 10
     np.testing.assert_allclose(found, 2, rtol=0.1)
@@ -90,8 +90,9 @@ def test_no_multiple_of_a_step_uphill_lowers_the_loss():
     assert report["critical_rate"] == 0
     assert "goes uphill" in report.text
     problem = js.Problem(net, x, y)
-    assert critical_multiple(problem, problem.params, jax.tree.map(lambda w: 1e-3 * w, problem.params)) == 0
-    rate = lambda share: critical_multiple(problem, problem.params, jax.tree.map(lambda w: share * w, problem.params))
+    start, here = problem.params, slope_at(problem, problem.params)
+    rate = lambda share: critical_multiple(problem, start, jax.tree.map(lambda w: share * w, start), here)
+    assert rate(1e-3) == 0
     np.testing.assert_allclose(rate(-1e-3), 2000, rtol=0.2)  # 1722: the bisection ends there
     assert np.isinf(rate(0.0))  # no multiple of nothing raises the loss
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxsolve as js
 from tests.cases import Linear, X64
-from tests.inside import optimizer_response
+from tests.inside import optimizer_response, slope_at
 
 
 RATE = 1e-2
@@ -25,7 +25,7 @@ def _stationary(optimizer):
         for _ in range(300):
             state = optimizer.update(gradient, state, problem.params)[1]
     held = js.Descent(optimizer, rate=1.0).optimizer
-    found = optimizer_response(problem, held, problem.params, state)
+    found = optimizer_response(problem.eta, held, problem.params, state, slope_at(problem, problem.params))
     assert not found.why
     return found.rates.w, jnp.abs(gradient.w)
 
