@@ -63,4 +63,4 @@ def find(name: str) -> tuple[str, AbstractFigure]:
 def figure_of(name: str) -> AbstractFigure:
     """The figure of a known name, whose module is imported now."""
     paper, _, module = name.partition("/")
-    return importlib.import_module(f".{paper}._{module}", __package__).FIGURE
+    return importlib.import_module(f".{paper}._{module}", __package__).Figure()

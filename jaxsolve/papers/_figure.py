@@ -2,9 +2,9 @@
 
 import abc
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TYPE_CHECKING
+from typing import Any, ClassVar, NamedTuple, TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..data import Images
 from ..sweeps import sweep
@@ -29,8 +29,16 @@ class Scale(enum.Enum):
     PAPER = "paper"
 
 
+T = TypeVar("T")
 Data = Mapping[str, "xarray.Dataset"]
 """What was measured, by name of the store."""
+Picture: TypeAlias = "Figure"
+"""A figure of matplotlib, which is loaded only to draw."""
+
+
+def by_scale(small: T, medium: T, paper: T | None = None) -> dict[Scale, T]:
+    """A setting by scale; at the paper's scale that of the medium one, if it is not given."""
+    return {Scale.SMALL: small, Scale.MEDIUM: medium, Scale.PAPER: medium if paper is None else paper}
 
 
 class Runs(NamedTuple):
@@ -52,11 +60,12 @@ class Runs(NamedTuple):
 
 
 class AbstractFigure(abc.ABC):
-    """A figure or table of a paper. Each has a module of its own, in its paper's folder, that ends in `FIGURE = ...`.
+    """A figure or table of a paper. Each is called `Figure`, in a module of its own in its paper's folder.
 
     Attributes:
         title: what it shows. Where digits stand in for the paper's images, they take the name's place, as in claims.
         ours: what the paper does not say, or what is smaller here: every setting that is not the paper's.
+        size: width and height of the picture, in inches.
         hours: about how long each scale takes on two cores, measured at the small one.
         images: what `papers/_images.py` reads for it.
         shares: the store in its paper's folder that it and other figures read, so that they cannot run at once.
@@ -64,6 +73,7 @@ class AbstractFigure(abc.ABC):
 
     title: ClassVar[str]
     ours: ClassVar[str]
+    size: ClassVar[tuple[float, float]]
     hours: ClassVar[Mapping[Scale, float]]
     images: ClassVar[tuple[Images, ...]] = ()
     shares: ClassVar[str] = ""
@@ -73,9 +83,9 @@ class AbstractFigure(abc.ABC):
         """Computes what is shown, by `runs.sweep`, so that it can be interrupted at any time."""
 
     @abc.abstractmethod
-    def draw(self, data: Data) -> "Figure":
-        """The picture."""
+    def draw(self, figure: Picture, data: Data) -> None:
+        """Draws on an empty figure, whose layout is constrained."""
 
     @abc.abstractmethod
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Iterable[Claim]:
         """The claims of the paper about the figure, measured."""

@@ -134,10 +134,13 @@ def _group(names: list[str], root: Path, scale: Scale) -> list[Reproduced]:
 
 
 def _reproduced(name: str, figure: AbstractFigure, runs: Runs) -> Reproduced:
+    from matplotlib.figure import Figure
+
     begin = time.perf_counter()
     runs.folder.mkdir(parents=True, exist_ok=True)
     data = figure.run(runs)
-    picture = figure.draw(data)
+    picture = Figure(figsize=figure.size, layout="constrained")
+    figure.draw(picture, data)
     for suffix in ("png", "pdf"):
         picture.savefig(runs.folder / f"figure.{suffix}", dpi=200)
     used = {one.value: name_used(one) for one in figure.images}

@@ -92,6 +92,7 @@ class Toy(AbstractFigure):
 
     title = "A <b>decay</b>"
     ours = "Everything."
+    size = (2, 1)
     hours = {Scale.SMALL: 0.01, Scale.MEDIUM: 2.0, Scale.PAPER: 100.0}
     made = {"count": 0}  # what functions fill is no part of a plan
 
@@ -103,12 +104,8 @@ class Toy(AbstractFigure):
 
         return {"runs": runs.sweep("runs", problem, {"target": [1.0, 2.0]}, js.FrozenKernel(), [0.0, 1.0])}
 
-    def draw(self, data):
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(2, 1))
+    def draw(self, figure, data):
         figure.subplots().plot(data["runs"]["loss"].isel(target=0))
-        return figure
 
     def claims(self, data):
         fall = data["runs"]["loss"].isel(t=1) / data["runs"]["loss"].isel(t=0)
@@ -165,7 +162,7 @@ def test_titles_and_claims_name_the_images_that_were_used(toy, there, tmp_path, 
 
 def test_what_was_begun_is_carried_on(toy, tmp_path, monkeypatch):
     draw = Toy.draw
-    monkeypatch.setattr(Toy, "draw", lambda self, data: 1 / 0)
+    monkeypatch.setattr(Toy, "draw", lambda self, figure, data: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         js.papers.reproduce(toy, folder=tmp_path, progress=False)
     chunks = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("c/*") if path.is_file()}

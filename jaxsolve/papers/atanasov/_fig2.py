@@ -1,7 +1,6 @@
 """Figure 2: the norm that the kernel gives to linear functions, before, between and after the phases of training."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +14,8 @@ from ...nets import Scaling, TwoLayerLinear
 from ...observe import Observable
 from ...plot import COLORS
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDTH, SIGMA = 1000, 1e-3
 SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 16, Scale.PAPER: 16}
@@ -38,22 +34,17 @@ METRIC = Observable("metric", _metric, Quantity.PARAMS, ("row", "column"))
 FUNCTION = Observable("function", lambda view: (view.params.weights[1] @ view.params.weights[0])[0], dims=("column",))
 
 
-@final
-class Fig2(AbstractFigure):
-    """Level sets of beta^T M^-1 beta, the functions that fit, and where the network is."""
-
+class Figure(AbstractFigure):
     title = "Figure 2: level sets of the kernel's norm of linear functions, and the function that the network is"
     ours = f"Two inputs, one sample, target size 1, width {WIDTH}, sigma = {SIGMA:g}: the paper's are lost."
+    size = (7.0, 2.6)
     hours = {Scale.SMALL: 0.008, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
 
     def run(self, runs: Runs) -> Data:
         flow, axes = GradientFlow(Tsit5(), rtol=1e-5), {"seed": range(SEEDS[runs.scale])}
         return {"runs": runs.sweep("runs", _problem, axes, flow, TIMES, observe=[METRIC, FUNCTION])}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         one = data["runs"].isel(seed=0)
         grid = np.stack(np.meshgrid(*[np.linspace(-0.6, 1.4, 101)] * 2), axis=-1)
         for ax, (t, title) in zip(figure.subplots(1, 3, sharex=True, sharey=True), SHOWN.items(), strict=True):
@@ -71,7 +62,6 @@ class Fig2(AbstractFigure):
         figure.axes[0].set_ylabel(r"$\beta_2$")
         marks = figure.axes[0].get_legend_handles_labels()
         figure.legend(*marks, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"].transpose("seed", "t", ...)
@@ -110,6 +100,3 @@ class Fig2(AbstractFigure):
 def _problem(seed: Array) -> Problem:
     net = TwoLayerLinear(in_size=2, width_size=WIDTH, scaling=Scaling.standard(sigma=SIGMA), key=jax.random.key(seed))
     return Problem(net, jnp.asarray(BETA)[None], jnp.ones((1, 1)))
-
-
-FIGURE = Fig2()

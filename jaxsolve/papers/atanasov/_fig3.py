@@ -1,6 +1,6 @@
 """Figure 3: two linear layers from small starts: the loss falls at log(1/sigma), the kernel turns before."""
 
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,12 @@ from ...observe import half_loss_time, kernel_alignment, kernel_norm, loss
 from ...plot import COLORS
 from ...theory import escape_time, SilentAlignment, spiked_kernel, start_overlaps
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._silent import draw_silence, rise_time, TIME, turned_before, whitened_task
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 SIZE, WIDTH, SAMPLES = 30, 50, 60
 SIGMAS = np.geomspace(1e-4, 1e-1, 7)
@@ -30,15 +29,13 @@ SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 32, Scale.PAPER: 32}
 TIMES = np.linspace(0.0, 15.0, 91)
 
 
-@final
-class Fig3(AbstractFigure):
-    """Losses, their half times and the alignment of the kernel, for seven scales of the start."""
-
+class Figure(AbstractFigure):
     title = "Figure 3: two-layer linear networks from starts of scale sigma, by flow and in theory (dashed)"
     ours = (
         f"{SIZE} inputs, {WIDTH} hidden units, {SAMPLES} whitened samples, a teacher of norm 1 (the paper's values are "
         f"lost). Times are of gradient flow. Theory is drawn for sigma < 0.05."
     )
+    size = (7.0, 2.6)
     hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
 
     def run(self, runs: Runs) -> Data:
@@ -50,11 +47,8 @@ class Fig3(AbstractFigure):
         theory = runs.sweep("theory", _problem, axes, SilentAlignment(), TIMES, observe=loss())
         return {"flow": data, "theory": theory}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         flow, theory = data["flow"], data["theory"]
-        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
         a, b, c = figure.subplots(1, 3)
         for index, color in zip((0, 2, 4, 6), COLORS, strict=False):
             curve, label = flow["loss"].isel(seed=0, sigma=index), f"{SIGMAS[index]:g}"
@@ -73,7 +67,6 @@ class Fig3(AbstractFigure):
         c.set_title(rf"(c) $\sigma = {SIGMAS[0]:g}$")
         handles, labels = c.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         losses, alignment = _lanes(data["flow"]["loss"]), _lanes(data["flow"]["kernel_alignment"])
@@ -143,6 +136,3 @@ def _theory(sigmas: np.ndarray) -> list[float]:
 
 def _limit() -> float:
     return float(spiked_kernel(1.0, jnp.ones(2)).alignment(SIZE))
-
-
-FIGURE = Fig3()

@@ -1,7 +1,7 @@
 """Figure 4: deep linear networks leave small starts by a power law, and align before they learn."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,9 @@ from ...plot import COLORS, MARKERS
 from ...theory import escape_time
 from ...until import loss_fraction
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._silent import rise_time, TIME, whitened_task
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIZE, WIDTH, SAMPLES = 30, 50, 60
 MATRICES = [3, 4, 5]
@@ -32,12 +29,10 @@ SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 32, Scale.PAPER: 32}
 TIMES = np.concatenate([[0.0], np.geomspace(0.3, 1000.0, 120)])
 
 
-@final
-class Fig4(AbstractFigure):
-    """Half times of a mode at three depths, and loss and alignment of networks with three layers."""
-
+class Figure(AbstractFigure):
     title = "Figure 4: deep linear networks: time to half the loss, and when the first layer aligns"
     ours = f"{SAMPLES} whitened samples, and the scales: the paper does not say its own. Times are of gradient flow."
+    size = (7.0, 2.6)
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
 
     def run(self, runs: Runs) -> Data:
@@ -47,10 +42,7 @@ class Fig4(AbstractFigure):
         flow, watched = GradientFlow(Tsit5(), rtol=1e-5), [loss(), layer_cosine()]
         return {"modes": modes, "deep": runs.sweep("deep", _Problems(), axes, flow, TIMES, observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         a, b, c = figure.subplots(1, 3)
         for matrices, color, marker in zip(MATRICES, COLORS, MARKERS, strict=False):
             times, style = data["modes"]["t_end"].sel(matrices=matrices), {"color": color, "marker": marker, "ms": 3}
@@ -72,7 +64,6 @@ class Fig4(AbstractFigure):
         c.set(xscale="log", yscale="log", xlabel=r"$\sigma$", ylabel="time", title="(c) $L = 3$")
         for ax in (a, b, c):
             ax.legend(frameon=False, fontsize=7, loc="upper left" if ax is b else "best")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         found = []
@@ -134,6 +125,3 @@ class _Problems(NamedTuple):
         first, task = jax.random.split(jax.random.key(seed))
         net = DeepLinear(in_size=SIZE, width_size=WIDTH, depth=2, scaling=Scaling.standard(sigma=sigma), key=first)
         return Problem(net, *whitened_task(SAMPLES, SIZE, task))
-
-
-FIGURE = Fig4()

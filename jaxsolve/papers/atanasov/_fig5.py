@@ -1,7 +1,7 @@
 """Figure 5: ten classes, learnt mode by mode."""
 
 from math import inf
-from typing import Any, final, TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from diffrax import Tsit5
@@ -10,13 +10,10 @@ from ...dynamics import GradientFlow
 from ...observe import kernel_alignment, kernel_norm, loss
 from ...theory import phase_times
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._silent import rise_time, turned_before
 from .._silent_images import balanced_alignment, draw_run, ImageTask, MLPOnImages
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDTH = 50
 PANELS = {  # hidden layers, activation, and the paper's sigma
@@ -31,16 +28,14 @@ SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
 TIMES = np.concatenate([[0.0], np.geomspace(0.3, 200.0, 100)])
 
 
-@final
-class Fig5(AbstractFigure):
-    """Two and three linear layers and tanh on whitened MNIST with all classes."""
-
+class Figure(AbstractFigure):
     title = "Figure 5: silent alignment with ten classes of whitened MNIST"
     ours = (
         "Widths, and three layers in panel (b): the paper's are lost. Times are of gradient flow. Images are centered, "
         "so that ten one-hot classes have nine modes. At small scale 40 images in their first 30 principal components, "
         "which are their rank."
     )
+    size = (7.0, 2.7)
     hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 1.0, Scale.PAPER: 4.0}
     images = (Images.MNIST,)
 
@@ -54,10 +49,7 @@ class Fig5(AbstractFigure):
             found[name] = found[name].assign(_theory(task)) if name == "two" else found[name]
         return found
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.0, 2.7), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         panels = figure.subplots(1, 3, sharey=True)
         for ax, (name, (*_, title)) in zip(panels, PANELS.items(), strict=True):
             draw_run(ax, data[name].isel(sigma=0, seed=0), float(data["two"]["limit"]) if name == "two" else None)
@@ -65,7 +57,6 @@ class Fig5(AbstractFigure):
             ax.set_title(title, fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = {name: data[name].isel(sigma=0).transpose("seed", "t") for name in PANELS}
@@ -113,6 +104,3 @@ def _theory(task: ImageTask) -> dict[str, Any]:
     start = PANELS["two"][2] ** 2 * (1 + WIDTH / x.shape[1]) / 4
     phases = phase_times(s[s > 1e-6 * s[0]], start=start).ratio
     return {"limit": balanced_alignment(task), "phases": float(phases), "rank": x.shape[1]}
-
-
-FIGURE = Fig5()

@@ -1,7 +1,6 @@
 """Figure 6: anisotropic images spoil silent alignment; whitening brings it back."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import numpy as np
 from diffrax import Tsit5
@@ -10,13 +9,10 @@ from ...dynamics import GradientFlow
 from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._silent import rise_time, SIZE, TIME, TURN
 from .._silent_images import ImageTask, INPUTS, machine_correlations, machine_errors, MLPOnImages, WATCHED
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDTH, SIGMA = 100, 0.1
 GAMMAS = [0.0, 0.5, 1.0]
@@ -31,15 +27,13 @@ CURVES = {
 }
 
 
-@final
-class Fig6(AbstractFigure):
-    """Two-layer relu networks on images that are whitened by part."""
-
+class Figure(AbstractFigure):
     title = "Figure 6: relu networks on images between whitened (gamma = 0) and as they are (gamma = 1)"
     ours = (
         "Gradient flow in place of Adam, and |X| of one size at every gamma; the width, sigma and gamma, which are "
         "lost. At small scale 60 images in place of 1000, and 40 principal components."
     )
+    size = (7.0, 4.6)
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 2.0, Scale.PAPER: 2.0}
     images = (Images.CIFAR10,)
 
@@ -49,10 +43,7 @@ class Fig6(AbstractFigure):
         flow = GradientFlow(Tsit5(), rtol=1e-5, atol=1e-8)
         return {"runs": runs.sweep("runs", problems, axes, flow, TIMES, observe=[*WATCHED, INPUTS, test_accuracy()])}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         grid = figure.subplots(2, 3).ravel()
         runs = data["runs"].isel(sigma=0, seed=0)
         runs = runs.assign(error=1 - runs["test_accuracy"])
@@ -80,7 +71,6 @@ class Fig6(AbstractFigure):
         grid[5].legend(frameon=False, fontsize=7)
         labels = [rf"$\gamma = {gamma:g}$" for gamma in GAMMAS]
         figure.legend(grid[1].get_lines(), labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"].isel(sigma=0).transpose("gamma", "seed", "t", ...)
@@ -130,6 +120,3 @@ def _late(loss: np.ndarray, alignment: np.ndarray) -> np.ndarray:
     begin, end = (rise_time(TIMES, 1 - loss / loss[..., :1], fall)[..., None] for fall in (0.1, 0.9))
     inside = (begin <= TIMES) & (end >= TIMES)
     return np.where(inside, alignment, -inf).max(-1) - np.where(inside, alignment, inf).min(-1)
-
-
-FIGURE = Fig6()

@@ -1,6 +1,6 @@
 """Figure B.1: the overlaps q(t) and r(t) of two-layer linear networks, simulated and in closed form."""
 
-from typing import Any, final, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,11 @@ from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import SilentAlignment, start_overlaps
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import name_used
 from .._silent import TIME, whitened_task
 from .._silent_images import ImageTask
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIZE, WIDTH, SAMPLES = 25, 10, 50  # panel (a)
 IMAGE_WIDTH = 100  # panel (b)
@@ -45,15 +42,13 @@ def _overlaps(view: View) -> Array:
 OVERLAPS = Observable("overlaps", _overlaps, Quantity.PARAMS, ("overlap",))
 
 
-@final
-class FigB1(AbstractFigure):
-    """q and r for synthetic data and for two classes of MNIST."""
-
+class Figure(AbstractFigure):
     title = "Figure B.1: overlaps q and r of two-layer linear networks, by flow (points) and in theory (lines)"
     ours = (
         f"sigma = {SIGMA:g} and {SAMPLES} samples in panel (a): the paper does not say its own. At small scale panel "
         "(b) has 60 images and 40 principal components in place of 784 pixels, at others 1000 and 450 of their 472."
     )
+    size = (6.8, 2.6)
     hours = {Scale.SMALL: 0.013, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
     images = (Images.MNIST,)
 
@@ -71,10 +66,7 @@ class FigB1(AbstractFigure):
             found[theory] = runs.sweep(theory, problems, axes, SilentAlignment(), TIMES, observe=OVERLAPS)
         return found
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 2.6), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         titles = {
             "synthetic": rf"(a) synthetic, $D = {SIZE}$, $N = {WIDTH}$",
             "mnist": f"(b) {name_used(Images.MNIST)}, 0 and 1, $N = {IMAGE_WIDTH}$",
@@ -90,7 +82,6 @@ class FigB1(AbstractFigure):
             ax.set_title(title, fontsize=9)
             ax.set(xlabel=TIME, yscale="log", ylim=(1e-8, 2.0))
             ax.legend(frameon=False, fontsize=7, loc="lower right")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         found = []
@@ -135,6 +126,3 @@ class _Problems(NamedTuple):
         width = WIDTH if self.images is None else IMAGE_WIDTH
         net = TwoLayerLinear(in_size=x.shape[1], width_size=width, scaling=Scaling.standard(sigma=SIGMA), key=first)
         return Problem(net, x, y)
-
-
-FIGURE = FigB1()

@@ -1,7 +1,6 @@
 """Figure D.1: a faster first layer makes the loss fall faster, and the plain kernel's spike stronger."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +16,9 @@ from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import plain_spiked_kernel
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._silent import TIME, whitened_task
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIZE, WIDTH, SAMPLES, SIGMA = 30, 50, 60, 1e-3
 RATES = [0.25, 1.0, 4.0, 16.0]  # of the first layer; that of the second is 1
@@ -42,15 +38,13 @@ def _spike(view: View) -> Array:
 SPIKE = Observable("spike", _spike, Quantity.PARAMS)
 
 
-@final
-class FigD1(AbstractFigure):
-    """Two linear layers whose rates differ."""
-
+class Figure(AbstractFigure):
     title = "Figure D.1: two-layer linear networks whose first layer has a rate of its own"
     ours = (
         f"{SIZE} inputs, {WIDTH} hidden units, sigma = {SIGMA:g}, the rates: the paper's are lost. The spike is that "
         "of the kernel without rates; that of the kernel which drives the flow does not depend on them."
     )
+    size = (6.8, 2.6)
     hours = {Scale.SMALL: 0.006, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
 
     def run(self, runs: Runs) -> Data:
@@ -58,10 +52,7 @@ class FigD1(AbstractFigure):
         flow = GradientFlow(Tsit5(), rtol=1e-6)
         return {"runs": runs.sweep("runs", _problem, axes, flow, TIMES, observe=[loss(), SPIKE])}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 2.6), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         a, b = figure.subplots(1, 2)
         for rate, color in zip(RATES, COLORS, strict=False):
             curve = data["runs"]["loss"].sel(rate=rate).isel(seed=0)
@@ -74,7 +65,6 @@ class FigD1(AbstractFigure):
         b.set(xscale="log", yscale="log", xlabel=r"$\eta_1/\eta_2$", ylabel="spike $A/B$", title="(b)")
         for ax in (a, b):
             ax.legend(frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"].transpose("seed", "rate", "t")
@@ -109,6 +99,3 @@ def _problem(rate: Array, seed: Array) -> Problem:
     scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=jnp.stack([rate, jnp.ones_like(rate)]))
     net = TwoLayerLinear(in_size=SIZE, width_size=WIDTH, scaling=scaling, key=first)
     return Problem(net, *whitened_task(SAMPLES, SIZE, task))
-
-
-FIGURE = FigD1()

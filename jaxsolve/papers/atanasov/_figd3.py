@@ -1,7 +1,6 @@
 """Figure D.3: how loss, kernel alignment and the first layer of linear networks depend on depth."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +15,9 @@ from ...observe import half_loss_time, kernel_alignment, layer_cosine, loss
 from ...plot import COLORS
 from ...theory import spiked_kernel
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._silent import rise_time, TIME, whitened_task
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIZE, WIDTH, SAMPLES = 30, 50, 60
 MATRICES = [2, 3, 4]
@@ -30,12 +26,10 @@ SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 16, Scale.PAPER: 16}
 TIMES = np.concatenate([[0.0], np.geomspace(0.3, 2e3, 100)])
 
 
-@final
-class FigD3(AbstractFigure):
-    """Networks of two to four linear layers from the same scale of start."""
-
+class Figure(AbstractFigure):
     title = "Figure D.3: loss, kernel alignment and alignment of the first layer at three depths of linear networks"
     ours = f"{SIZE} inputs, {WIDTH} hidden units, {SAMPLES} whitened samples; the paper's sizes and scales are lost."
+    size = (7.0, 2.7)
     hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
 
     def run(self, runs: Runs) -> Data:
@@ -43,10 +37,7 @@ class FigD3(AbstractFigure):
         watched, flow = [loss(), kernel_alignment(), layer_cosine()], GradientFlow(Tsit5(), rtol=1e-5)
         return {"deep": runs.sweep("deep", _problem, axes, flow, TIMES, observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.0, 2.7), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         panels = figure.subplots(1, 3)
         names = {"loss": "(a) loss / initial loss", "kernel_alignment": "(b) kernel alignment"}
         names["layer_cosine_0"] = r"(c) cosine of $W_1^\top W_1$ with $\beta\beta^\top$"
@@ -60,7 +51,6 @@ class FigD3(AbstractFigure):
             ax.set_title(title, fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         deep, found = data["deep"].transpose("matrices", "seed", "sigma", "t", ...), []
@@ -102,6 +92,3 @@ def _problem(matrices: int, sigma: Array, seed: Array) -> Problem:
         in_size=SIZE, width_size=WIDTH, depth=matrices - 1, scaling=Scaling.standard(sigma=sigma), key=first
     )
     return Problem(net, *whitened_task(SAMPLES, SIZE, task))
-
-
-FIGURE = FigD3()

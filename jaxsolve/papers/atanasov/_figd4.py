@@ -1,7 +1,7 @@
 """Figure D.4: the final kernel of deep linear networks turns to the classes, the more the deeper they are."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 from diffrax import Tsit5
@@ -10,14 +10,13 @@ from ...dynamics import GradientFlow
 from ...observe import kernel, kernel_alignment, loss, outputs
 from ...plot import COLORS, gram
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._silent import TIME
 from .._silent_images import ImageTask, INPUTS, MLPOnImages, TARGETS
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 WIDTH, SIGMA, GAMMA = 50, 0.1, 0.25
 DEPTHS = [1, 2, 3]  # hidden layers
@@ -27,15 +26,13 @@ WATCHED = (loss(), kernel_alignment(), kernel(), outputs(), INPUTS)
 TIMES = np.concatenate([[0.0], np.geomspace(0.1, 5e3, 60)])
 
 
-@final
-class FigD4(AbstractFigure):
-    """Alignment over time, and Gram matrices of the start and of the end, ordered by class."""
-
+class Figure(AbstractFigure):
     title = "Figure D.4: kernel alignment of linear networks of three depths, and their kernels, ordered by class"
     ours = (
         f"Two classes of images; sigma = {SIGMA:g}, width {WIDTH}, two to four layers, which are lost. At small scale "
         f"{SIZES[Scale.SMALL][2]} principal components."
     )
+    size = (7.2, 2.3)
     hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
     images = (Images.CIFAR10,)
 
@@ -50,10 +47,7 @@ class FigD4(AbstractFigure):
             found[name] = data.isel(gamma=0, sigma=0)
         return found
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.2, 2.3), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         left, *panels = figure.subplots(1, 5, width_ratios=[1.6, 1, 1, 1, 1])
         for (name, runs), color in zip(data.items(), COLORS, strict=False):
             label = f"$L = {name.removeprefix('layers_')}$"
@@ -68,7 +62,6 @@ class FigD4(AbstractFigure):
             ax.set_title(letter + title, fontsize=9)
             ax.set(xlabel="", ylabel="")
         panels[0].set(xlabel="sample, by class", ylabel="sample, by class")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         ends = [runs["kernel_alignment"].isel(t=-1).values for runs in data.values()]
@@ -96,6 +89,3 @@ def _off(last: "xarray.Dataset", layers: int) -> float:
     expected = (layers - 1) * f @ f.T + squared * inputs
     scaled = expected * np.sum(matrix * expected) / np.sum(expected**2)
     return float(np.linalg.norm(matrix - scaled) / np.linalg.norm(matrix))
-
-
-FIGURE = FigD4()

@@ -1,7 +1,7 @@
 """Figure E.1: what a learnt kernel is worth on another task, by equations 44 to 48 (corrected) and by regression."""
 
 from math import inf
-from typing import Any, final, TYPE_CHECKING
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,8 @@ from ...observe import test_loss
 from ...plot import COLORS, MARKERS
 from ...theory import transfer_error
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIZE, TESTS = 40, 400
 SAMPLES = [4, 8, 16, 24, 32]
@@ -29,12 +26,10 @@ MAP = np.geomspace(0.1, 100.0, 40), np.linspace(0.0, 1.0, 41)
 MAP_SAMPLES = 8
 
 
-@final
-class FigE1(AbstractFigure):
-    """Generalization on a task at an angle to the one that the kernel was learnt from."""
-
+class Figure(AbstractFigure):
     title = "Figure E.1: transfer error of a learnt linear kernel, in theory (lines) and by kernel regression (points)"
     ours = f"{SIZE} dimensions, the sample sizes, A and alpha: the paper does not say its own."
+    size = (7.0, 2.5)
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
 
     def run(self, runs: Runs) -> Data:
@@ -42,11 +37,8 @@ class FigE1(AbstractFigure):
         regression = runs.sweep("regression", _problem, axes, FrozenKernel(), [inf], observe=test_loss())
         return {"regression": regression}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         errors = 2 * data["regression"]["test_loss"].isel(t=0)
-        figure = Figure(figsize=(7.0, 2.5), layout="constrained")
         a, b, c = figure.subplots(1, 3)
         for ax, axis, fixed, title in (
             (a, "feature", {"task": 0.9}, r"(a) $\alpha = 0.9$"),
@@ -65,7 +57,6 @@ class FigE1(AbstractFigure):
         image = c.pcolormesh(*MAP, _theory(MAP_SAMPLES, *np.meshgrid(*MAP)), cmap="cividis", shading="nearest")
         c.set(xscale="log", xlabel="$A$", ylabel=r"$\alpha$", title=f"(c) theory, $P = {MAP_SAMPLES}$")
         figure.colorbar(image, ax=c, label="error")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         errors = 2 * data["regression"]["test_loss"].isel(t=0)
@@ -135,6 +126,3 @@ def _problem(samples: int, feature: Array, task: Array, seed: Array) -> Problem:
     net = TwoLayerLinear(in_size=SIZE, width_size=SIZE, scaling=scaling, init=init, key=jax.random.key(0))
     y = task * x[:, :1] + jnp.sqrt(1 - task**2) * x[:, 1:2]
     return Problem(net, x[:samples], y[:samples], test=(x[samples:], y[samples:]))
-
-
-FIGURE = FigE1()

@@ -1,7 +1,7 @@
 """Figures 1 (d), (e) and I.1: a wide residual network under Adam."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from ...dynamics import Descent
 from ...nets import Scaling, WideResNet
 from ...observe import cross_kernel, kernel, loss, outputs, test_outputs
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import halved, images, whitened
 from .._silent import rise_time, turned_before
 from .._silent_images import draw_machines, draw_run, machine_correlations, machine_errors, TARGETS
@@ -23,7 +23,6 @@ from .._silent_images import draw_machines, draw_run, machine_correlations, mach
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 SAMPLES = {Scale.SMALL: 20, Scale.MEDIUM: 100, Scale.PAPER: 100}
 WIDENING = {Scale.SMALL: 1, Scale.MEDIUM: 4, Scale.PAPER: 4}
@@ -36,16 +35,14 @@ FIRSTS = [0.6, FIRST]
 PANELS = {"whitened": "(d), (e): whitened", "plain": "I.1: not whitened"}
 
 
-@final
-class FigI1(AbstractFigure):
-    """Loss, alignment and kernel norm over steps, and the regression with the final kernel."""
-
+class Figure(AbstractFigure):
     title = "Figures 1 (d), (e) and I.1: silent alignment of a wide residual network under Adam"
     ours = (
         "The number of steps. Both figures on the first two classes. At small scale "
         f"{SAMPLES[Scale.SMALL]} images of 8 x 8 pixels in place of 100 of 32 x 32, no widening (k = 1) in place of "
         f"k = 4, and Adam at {RATE[Scale.SMALL]:g} for {STEPS[Scale.SMALL]} steps in place of 1e-5, float32."
     )
+    size = (7.0, 4.6)
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 3.0, Scale.PAPER: 3.0}
     images = (Images.CIFAR10,)
 
@@ -63,10 +60,7 @@ class FigI1(AbstractFigure):
         watched = (loss(), outputs(), test_outputs(), kernel(), cross_kernel(), TARGETS)
         return {"runs": _of_kernels(runs.sweep("runs", make, axes, descent, times, observe=watched))}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         axes = figure.subplots(2, 2, width_ratios=[1.3, 1])
         for (curves, machines), (name, title) in zip(axes, PANELS.items(), strict=True):
             lane = _lanes(data, name).isel(seed=0)
@@ -75,7 +69,6 @@ class FigI1(AbstractFigure):
             curves.set(title=title, xlabel="steps of Adam")
         axes[0, 0].legend(frameon=False, fontsize=7)
         axes[0, 1].legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         found = []
@@ -145,5 +138,3 @@ class _Networks(NamedTuple):
 
 
 _ARRAYS = 11  # of one block a group; unless it is widened, the first needs no convolution of 1 x 1
-
-FIGURE = FigI1()

@@ -1,19 +1,16 @@
 """A deep linear network: its kernels beside those of the rich and of the lazy limit."""
 
 from math import inf
-from typing import Any, final, TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from ...nets import linear
 from ...plot import COLORS
 from .._claim import bars, Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._mean_field import agreement, Training
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TRAINING = Training(samples=20, dimension=40, rate=0.025, steps=100, depth=5, activation=linear, every=11)
 RICHNESSES = np.array([0.25, 0.75, 1.5])
@@ -21,26 +18,21 @@ WIDTH = {Scale.SMALL: 1000, Scale.MEDIUM: 2200, Scale.PAPER: 2200}
 SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
 
 
-@final
-class Linear(AbstractFigure):
-    """Five hidden layers, whose kernels move or stand still."""
-
+class Figure(AbstractFigure):
     title = "Five linear hidden layers: kernels of networks, of the rich limit and of the lazy limit"
     ours = (
         "The settings and inputs of the authors' notebook `Linear_DMFT`, at three of its richnesses; width 1000 in "
         "place of 2200 at small scale. Kernels are compared at equal times, theirs at all pairs of times."
     )
+    size = (7.0, 3.4)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 0.3, Scale.PAPER: 0.3}
 
     def run(self, runs: Runs) -> Data:
         return TRAINING.measured(runs, RICHNESSES, [WIDTH[runs.scale]], SEEDS[runs.scale], batch_size=1)
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
         lazy = limit.isel(t=[0])
-        figure = Figure(figsize=(7.0, 3.4), layout="constrained")
         split: Any = figure.subfigures(1, 2, width_ratios=(1, 1.7))
         left, right = split
         ax = left.subplots()
@@ -60,7 +52,6 @@ class Linear(AbstractFigure):
                 if row == 0:
                     ax.set_title(rf"$H^{layer}$", fontsize=8)
             panels[row, 0].set_ylabel(name, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
@@ -82,6 +73,3 @@ class Linear(AbstractFigure):
 
 def _layers() -> range:
     return range(1, TRAINING.depth + 1)
-
-
-FIGURE = Linear()

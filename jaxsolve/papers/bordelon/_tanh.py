@@ -1,17 +1,13 @@
 """A deep network of tanh: its kernels go to those of the limit as it grows wide."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 from ...nets import tanh
 from ...plot import COLORS, MARKERS
 from .._claim import bars, Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._mean_field import agreement, Training
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TRAINING = Training(samples=10, dimension=25, rate=0.1, steps=100, depth=3, activation=tanh, slope=0.8, every=11)
 # The cosine of layer kernels by width, as read off their figure: the least and the largest of the three layers.
@@ -20,25 +16,20 @@ LINE = 0.02
 SEEDS = 10
 
 
-@final
-class Tanh(AbstractFigure):
-    """Widths from 10 to 1000 beside the limit."""
-
+class Figure(AbstractFigure):
     title = "Three hidden layers of tanh: kernels of networks against those of the limit, over the width"
     ours = (
         "The settings and inputs of the authors' notebook `deep_nonlinear_DMFT`, 10 networks per width. Kernels are "
         "compared at equal times, theirs at all pairs of times."
     )
+    size = (7.0, 2.9)
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
 
     def run(self, runs: Runs) -> Data:
         return TRAINING.measured(runs, [1.0], list(READ), SEEDS)
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         networks, limit = data["networks"].isel(richness=0), data["limit"].isel(richness=0, width=0, seed=0)
-        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         a, b = figure.subplots(1, 2)
         steps = TRAINING.seen
         for color, width in zip(COLORS, READ, strict=False):
@@ -54,7 +45,6 @@ class Tanh(AbstractFigure):
             b.errorbar(cells["width"], *bars(cells), **style)
         b.set(xscale="log", xlabel="width $N$", ylabel=r"cosine of $\Phi^l$, network and limit")
         b.legend(frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         networks, limit = data["networks"].isel(richness=0), data["limit"].isel(richness=0, width=0, seed=0)
@@ -69,6 +59,3 @@ class Tanh(AbstractFigure):
         said = "The loss, averaged over networks, comes nearer to that of the limit from width 10 to 1000: by a factor."
         found.append(Claim(said, "> 1", (1.0, inf), ratio))
         return found
-
-
-FIGURE = Tanh()

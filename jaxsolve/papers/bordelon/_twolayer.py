@@ -1,18 +1,15 @@
 """Two layers of relu at four richnesses: the loss, and the kernel of the hidden layer."""
 
-from typing import Any, final, TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from ...nets import relu
 from ...plot import COLORS
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._mean_field import agreement, Training
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TRAINING = Training(samples=25, dimension=40, rate=0.075, steps=200, depth=1, activation=relu)
 WIDTH, SEEDS = 3000, 8
@@ -21,22 +18,17 @@ READ = {0.2: (0.64, 0.40), 1.0: (0.515, 0.11), 2.0: (0.24, 0.01), 3.0: (0.07, 0.
 LINE = 0.02  # half of how exactly that can be done
 
 
-@final
-class TwoLayer(AbstractFigure):
-    """Networks of width 3000 beside their limit."""
-
+class Figure(AbstractFigure):
     title = "Two layers of relu, richness 0.2 to 3: loss and kernel of networks and of their limit"
     ours = "Settings and inputs of the authors' notebook `two_layer_nonlinear_DMFT`; eight networks in place of one."
+    size = (7.0, 2.9)
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
 
     def run(self, runs: Runs) -> Data:
         return TRAINING.measured(runs, list(READ), [WIDTH], SEEDS)
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         networks, limit = data["networks"].isel(width=0, seed=0), data["limit"].isel(width=0, seed=0)
-        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         split: Any = figure.subfigures(1, 2)
         left, right = split
         ax = left.subplots()
@@ -56,7 +48,6 @@ class TwoLayer(AbstractFigure):
             panels[0, column].set_title(rf"$\gamma_0 = {richness:g}$", fontsize=8)
         for row, name in enumerate(("network", "limit")):
             panels[row, 0].set_ylabel(rf"$\Phi^1$, {name}", fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
@@ -73,6 +64,3 @@ class TwoLayer(AbstractFigure):
             said = f"Richness {richness:g}: cosine between the kernels of networks and of the limit, at equal times."
             found.append(Claim(said, "1, by eye", (0.98, 1.0), *mean_over(alike)))
         return found
-
-
-FIGURE = TwoLayer()

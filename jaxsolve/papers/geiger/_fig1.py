@@ -1,7 +1,7 @@
 """Figure 1: the test error, by width and output scale, and the error that the frozen kernel reaches."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,13 +10,12 @@ from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
 from ...sweeps import padded
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtAlpha, collapsing_power, flow, measure, over_seeds, parity, SETTING, width_axis
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [8, 24, 72], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
 ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2, -1, -0.5, 0, 0.5, 1, 2]), Scale.MEDIUM: np.geomspace(1e-4, 1e4, 17)}
@@ -24,12 +23,10 @@ SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
 TESTS = 2000
 
 
-@final
-class Fig1(AbstractFigure):
-    """Fully connected networks: error against width for each alpha, against alpha for each width, and collapsed."""
-
+class Figure(AbstractFigure):
     title = "Figure 1(a), (c), (d): test error by width and output scale; feature learning and lazy training"
     ours = SETTING + " Panel (b), a convolutional network, is in geiger/fig1b."
+    size = (7.2, 3.1)
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     images = (Images.MNIST,)
 
@@ -42,12 +39,10 @@ class Fig1(AbstractFigure):
         frozen = runs.sweep("frozen", *once, FrozenKernel(flow=flow()), [inf], observe=test_accuracy())
         return {"trained": trained, "frozen": frozen}
 
-    def draw(self, data: Data) -> "Figure":
+    def draw(self, figure: Picture, data: Data) -> None:
         from matplotlib import colormaps
-        from matplotlib.figure import Figure
 
         error, frozen = _errors(data)
-        figure = Figure(figsize=(7.2, 3.1), layout="constrained")
         a, c, d = figure.subplots(1, 3)
         widths, alphas = error["width"].values, error["alpha"].values
         shades = colormaps["cividis"](np.linspace(0.0, 0.95, len(alphas)))
@@ -66,7 +61,6 @@ class Fig1(AbstractFigure):
         c.set(xscale="log", xlabel=r"output scale $\alpha$", ylabel="test error", title="(c)")
         d.set(xscale="log", xlabel=r"$\sqrt{h}\,\alpha$", ylabel="test error, rescaled", title="(d)")
         c.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         error, frozen = _errors(data)
@@ -116,6 +110,3 @@ def _rescaled(error: "xarray.DataArray") -> "xarray.DataArray":
     """Between 0 and 1 along alpha."""
     low, high = error.min("alpha"), error.max("alpha")
     return (error - low) / (high - low)
-
-
-FIGURE = Fig1()

@@ -1,7 +1,7 @@
 """Figures 1 (b) and 2 (d): convolutional networks, whose error differs in both regimes."""
 
 from math import inf
-from typing import Any, final, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -17,14 +17,13 @@ from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error
 from ...until import margin_above
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import BETA, over_seeds, width_axis
 from .._images import halved, images
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [4, 12], Scale.MEDIUM: [4, 12, 36, 108], Scale.PAPER: [4, 12, 36, 108, 324]}
 ALPHAS = {Scale.SMALL: [0.1, 1.0, 100.0]}
@@ -37,16 +36,14 @@ TEMPERATURE = 1e-3
 CHANGE = {Scale.SMALL: (1e-3, 1e-1), Scale.MEDIUM: (1e-4, 1e-2), Scale.PAPER: (1e-4, 1e-2)}  # eq. 18
 
 
-@final
-class Fig1b(AbstractFigure):
-    """Test error of single networks and of their average, against the width, from feature learning to lazy."""
-
+class Figure(AbstractFigure):
     title = "Figures 1 (b) and 2 (d): test error of convolutional networks under stochastic momentum, by output scale"
     ours = (
         f"The temperature {TEMPERATURE:g}, and the hinge rounded over a margin of 1/{BETA:g}. No biases. At small "
         f"scale {SAMPLES[Scale.SMALL]} images of half the resolution in place of 10000, narrower networks, and steps "
         f"changing outputs by {CHANGE[Scale.SMALL][0]:g} to {CHANGE[Scale.SMALL][1]:g}, ten times the paper's; float32."
     )
+    size = (6.4, 2.8)
     hours = {Scale.SMALL: 0.07, Scale.MEDIUM: 40.0, Scale.PAPER: 50_000.0}
     images = (Images.MNIST,)
 
@@ -62,12 +59,9 @@ class Fig1b(AbstractFigure):
         found = runs.sweep("runs", _Networks(digits), axes, flow, [inf], observe=test_outputs())
         return {"runs": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         outputs, targets = _outputs(data)
         single, average = _single(outputs, targets), ensemble_error(outputs, targets)
-        figure = Figure(figsize=(6.4, 2.8), layout="constrained")
         b, d = figure.subplots(1, 2, sharey=True)
         widths, alphas = outputs["width"].values, outputs["alpha"].values
         for alpha, color, marker in zip(alphas, COLORS, MARKERS, strict=False):
@@ -84,7 +78,6 @@ class Fig1b(AbstractFigure):
         for ax in (b, d):
             width_axis(ax, widths)
             ax.legend(frameon=False, fontsize=7, loc="lower left")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         outputs, targets = _outputs(data)
@@ -131,6 +124,3 @@ class _Networks(NamedTuple):
         size, dtype = (channels, height, across), self.digits.x.dtype
         net = ConvNet(in_shape=size, out_size=1, width_size=width, scaling=scaling, key=key, dtype=dtype)
         return Problem(net, *self.digits.train, test=self.digits.test, loss=SoftHinge(BETA), centered=True)
-
-
-FIGURE = Fig1b()

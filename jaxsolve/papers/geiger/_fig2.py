@@ -1,7 +1,7 @@
 """Figure 2: how much networks differ that started elsewhere, and what their average is worth."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,13 +9,12 @@ from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error, ensemble_variance
 from .._claim import Claim
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, guide, measure, over_seeds, parity, SETTING, width_axis
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [24, 48, 96], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
 SCALES = {Scale.SMALL: [1e-2, 1.0, 1e6], Scale.MEDIUM: [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6]}
@@ -25,12 +24,10 @@ FEATURE, LAZY = 1e-2, 1e6  # the paper's sqrt(h) alpha of both regimes
 REGIMES = {FEATURE: "feature learning", LAZY: "lazy"}
 
 
-@final
-class Fig2(AbstractFigure):
-    """Variance over starts, and the error of single networks and of their average."""
-
+class Figure(AbstractFigure):
     title = "Figure 2: variance over starts, and test error of single networks (lines) and of their average (dashed)"
     ours = SETTING + " Panel (d), a convolutional network, is in geiger/fig1b."
+    size = (7.2, 3.0)
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     images = (Images.MNIST,)
 
@@ -41,13 +38,10 @@ class Fig2(AbstractFigure):
         found = measure(runs, "trained", AtScale(digits), axes, [inf], test_outputs())
         return {"trained": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         outputs, targets = _outputs(data)
         variance, single, average = ensemble_variance(outputs), _single(outputs, targets), _average(outputs, targets)
         widths, scales = outputs["width"].values, outputs["scale"].values
-        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
         a, b, c = figure.subplots(1, 3)
         for (scale, name), color, marker in zip(REGIMES.items(), COLORS, MARKERS, strict=False):
             style = {"color": color, "marker": marker, "ms": 3, "lw": 1.0}
@@ -69,7 +63,6 @@ class Fig2(AbstractFigure):
         for style, name in (("-", "single networks"), ("--", "their average")):
             b.plot([], [], color="0.3", ls=style, lw=1.0, label=name)
         figure.legend(*b.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         outputs, targets = _outputs(data)
@@ -123,6 +116,3 @@ def _drift(error: "xarray.DataArray") -> float:
 def _slope(outputs: "xarray.DataArray") -> float:
     x, y = np.log(outputs["width"].values), np.log(ensemble_variance(outputs).values)
     return float(np.polyfit(x, y, 1)[0])
-
-
-FIGURE = Fig2()

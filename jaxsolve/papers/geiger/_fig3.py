@@ -1,13 +1,13 @@
 """Figure 3: how far the kernel moves, how the loss falls, and the two times of training."""
 
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...observe import half_loss_time
 from ...plot import collapse, COLORS
 from .._claim import Claim, mean_over, Measured
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import (
     ALPHA_TESTS,
     ALPHA_TIMES,
@@ -25,15 +25,12 @@ from .._geiger import (
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 
-@final
-class Fig3(AbstractFigure):
-    """Kernel change, rescaled loss and times, over alpha and over sqrt(h) alpha."""
-
+class Figure(AbstractFigure):
     title = "Figure 3: change of the kernel, loss and times t1, t2, over alpha and over sqrt(h) alpha"
     ours = SETTING + f" The kernel is that of {ALPHA_TESTS} test samples at small scale."
+    size = (7.2, 6.6)
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     shares = "over_alpha"
     images = (Images.MNIST,)
@@ -41,13 +38,11 @@ class Fig3(AbstractFigure):
     def run(self, runs: Runs) -> Data:
         return {"flow": over_alpha(runs)}
 
-    def draw(self, data: Data) -> "Figure":
+    def draw(self, figure: Picture, data: Data) -> None:
         from matplotlib import colormaps
-        from matplotlib.figure import Figure
 
         runs = data["flow"]
         change, (half, end), widths = _change(data), _times(data), runs["width"].values
-        figure = Figure(figsize=(7.2, 6.6), layout="constrained")
         grid = figure.subplots(3, 2, sharey="row")
         for column, power_of_width in enumerate((0.0, 0.5)):
             collapse(change, "alpha", "width", power=power_of_width, ax=grid[0, column])
@@ -80,7 +75,6 @@ class Fig3(AbstractFigure):
         grid[1, 0].legend(frameon=False, fontsize=7)
         grid[2, 1].legend(handles=grid[2, 1].lines[-3:-1], frameon=False, fontsize=7)
         grid[0, 1].axhline(1.0, color=COLORS[-1], lw=0.6, ls=":")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         change, (half, end) = _change(data), _times(data)
@@ -138,6 +132,3 @@ def _crossing(logs: "xarray.DataArray") -> float:
     x = np.log(logs["alpha"].values)
     each = [np.interp(-0.5 * np.log(h), x, row) for h, row in zip(logs["width"].values, mean.values, strict=True)]
     return float(np.mean(each) / np.log(10.0))
-
-
-FIGURE = Fig3()

@@ -1,7 +1,7 @@
 """Figure 5: the kernel before and after training, and what both are worth."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,13 +13,12 @@ from ...observe import Observable, test_accuracy
 from ...plot import COLORS, gram, MARKERS
 from ...sweeps import padded
 from .._claim import bars, Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtAlpha, flow, measure, parity, SETTING, width_axis
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [8, 20, 50], Scale.MEDIUM: [10, 30, 100], Scale.PAPER: [10, 30, 100, 300]}
 SEEDS = {Scale.SMALL: 6, Scale.MEDIUM: 10, Scale.PAPER: 10}
@@ -29,15 +28,13 @@ NEAR = (-0.005, 0.005)  # errors that count as the same: the start's kernel is w
 TESTS, SHOWN = 2000, 60  # test samples, and those of the pictures
 
 
-@final
-class Fig5(AbstractFigure):
-    """Gram matrices of the test set, ordered by class; errors of training and of both frozen kernels."""
-
+class Figure(AbstractFigure):
     title = "Figure 5: the kernel before and after training, and the test error of training under either"
     ours = (
         f"{SETTING} Fully connected networks of {DEPTH} hidden layers with alpha = {ALPHA:g} learn the parity of "
         "digits, in place of a wide residual network with alpha = 1 and CIFAR-10."
     )
+    size = (7.2, 2.6)
     hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 5.0, Scale.PAPER: 500.0}
     images = (Images.MNIST,)
 
@@ -56,13 +53,10 @@ class Fig5(AbstractFigure):
         labels = np.asarray(digits.y_test)[:SHOWN, 0]
         return {"trained": trained.isel(alpha=0).assign(labels=("shown", labels)), **frozen}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         trained, errors = data["trained"], _errors(data)
         kernels = trained["gram"].isel(width=-1, seed=0)
         classes = -trained["labels"].values.astype(int)  # the paper has y = 1 first
-        figure = Figure(figsize=(7.2, 2.6), layout="constrained")
         a, b, c = figure.subplots(1, 3)
         for ax, t, title in ((a, 0, "(a) before"), (b, 1, "(b) after training")):
             gram(kernels.isel(t=t), classes, ax=ax)
@@ -82,7 +76,6 @@ class Fig5(AbstractFigure):
         c.set(ylabel="test error", title="(c)")
         width_axis(c, trained["width"].values)
         c.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         vanilla, start, end = _errors(data).values()
@@ -114,6 +107,3 @@ def _errors(data: Data) -> "dict[str, xarray.DataArray]":
     start, end = (1 - data[name]["test_accuracy"].isel(t=0) for name in ("start", "end"))
     vanilla = 1 - data["trained"]["test_accuracy"].isel(t=-1)
     return {"training": vanilla, "kernel of the start": start, "kernel of the end": end}
-
-
-FIGURE = Fig5()

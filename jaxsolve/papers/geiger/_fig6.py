@@ -1,24 +1,21 @@
 """Figure 6: how far the weights move."""
 
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from ...plot import collapse
 from .._claim import Claim
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import collapsing_power, FEATURE, guide, LAZY, logarithm, over_alpha, over_seeds, power, SETTING
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 
-@final
-class Fig6(AbstractFigure):
-    """The relative change of all parameters, times sqrt(h), over alpha and over sqrt(h) alpha."""
-
+class Figure(AbstractFigure):
     title = "Figure 6: relative change of all weights, times sqrt(h)"
     ours = SETTING + " The runs are those of Figure 3."
+    size = (6.8, 2.8)
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     shares = "over_alpha"
     images = (Images.MNIST,)
@@ -26,11 +23,8 @@ class Fig6(AbstractFigure):
     def run(self, runs: Runs) -> Data:
         return {"flow": over_alpha(runs)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         rescaled = _rescaled(data)
-        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         collapse(rescaled, "alpha", "width", ax=left)
         collapse(rescaled, "alpha", "width", power=0.5, ax=right)
@@ -43,7 +37,6 @@ class Fig6(AbstractFigure):
         left.set(xlabel=r"output scale $\alpha$", ylabel=r"$\sqrt{h}\,|w - w_0|/|w_0|$")
         right.set(xlabel=r"$\sqrt{h}\,\alpha$")
         left.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         rescaled = _rescaled(data)
@@ -78,6 +71,3 @@ class Fig6(AbstractFigure):
 def _rescaled(data: Data) -> "xarray.DataArray":
     change = data["flow"]["weight_change"].isel(t=-1)
     return change * change["width"] ** 0.5
-
-
-FIGURE = Fig6()

@@ -1,6 +1,6 @@
 """Figure 7: the output grows linearly up to t1, and by a factor sqrt(h)."""
 
-from typing import final, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,12 @@ from ..._core import View
 from ...observe import half_loss_time, loss, Observable, test_output_change
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, measure, parity, power, SETTING, when
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 DEPTH = 2
 WIDTHS = {Scale.SMALL: [16, 64, 256], Scale.MEDIUM: [30, 100, 300, 1000], Scale.PAPER: [30, 100, 300, 1000]}
@@ -28,12 +27,10 @@ EARLY = 0.03, 0.1  # in t1: where growth is linear
 SHARED = SCALES[1]  # the sqrt(h) alpha of panels (b) to (d)
 
 
-@final
-class Fig7(AbstractFigure):
-    """Two hidden layers: how far the output has moved, over time in units of t1."""
-
+class Figure(AbstractFigure):
     title = "Figure 7: growth of the output, over time in units of t1"
     ours = SETTING + f" The values of sqrt(h) alpha: {', '.join(f'{scale:g}' for scale in SCALES)}."
+    size = (6.8, 5.2)
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 5.0, Scale.PAPER: 1000.0}
     images = (Images.MNIST,)
 
@@ -43,12 +40,9 @@ class Fig7(AbstractFigure):
         make = AtScale(parity(runs.scale, TESTS), DEPTH)
         return {"flow": measure(runs, "flow", make, axes, TIMES, [loss(), test_output_change(), size])}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         half, moved, size = _read(data)
         widths, scales = half["width"].values, half["scale"].values
-        figure = Figure(figsize=(6.8, 5.2), layout="constrained")
         (a, b), (c, d) = figure.subplots(2, 2, sharex=True)
 
         def draw(ax, values, where, label, place):
@@ -78,7 +72,6 @@ class Fig7(AbstractFigure):
         a.set_ylim(0.5 * min(lines), 2 * max(lines))
         for ax in (c, d):
             ax.set_xlabel("time $t/t_1$")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         half, moved, size = _read(data)
@@ -133,6 +126,3 @@ def _read(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray, xarray.DataA
     half = runs["loss"].isel(t=0, drop=True).copy(data=half_loss_time(TIMES, runs["loss"].values))
     alpha = runs["scale"] / runs["width"] ** 0.5
     return half, runs["test_output_change"] / alpha, runs["test_output_size"]
-
-
-FIGURE = Fig7()

@@ -1,7 +1,5 @@
 """Figure 8: how fast preactivations move at the start, layer by layer."""
 
-from typing import final, TYPE_CHECKING
-
 import numpy as np
 import optax
 
@@ -10,26 +8,21 @@ from ...observe import preactivation_velocity
 from ...plot import COLORS, MARKERS
 from ...sweeps import padded
 from .._claim import bars, Claim
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtAlpha, guide, parity, power, SAMPLES, width_axis
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [256, 512, 1024], Scale.MEDIUM: [30, 100, 300, 1000], Scale.PAPER: [30, 100, 300, 1000, 3000]}
 SEEDS = {Scale.SMALL: 10, Scale.MEDIUM: 10, Scale.PAPER: 5}
 
 
-@final
-class Fig8(AbstractFigure):
-    """The velocity of preactivations under gradient flow at t = 0, over the width."""
-
+class Figure(AbstractFigure):
     title = "Figure 8: velocity of the preactivations at the start, layer by layer"
     ours = (
         f"alpha = 1; {SAMPLES[Scale.SMALL]} training samples at small scale. The exact derivative under gradient flow, "
         "root mean square over samples and neurons, in place of one step of descent."
     )
+    size = (4.4, 2.9)
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 10.0}
     images = (Images.MNIST,)
 
@@ -41,11 +34,8 @@ class Fig8(AbstractFigure):
         found = runs.sweep("start", *start, still, [0.0], observe=watched, batch_size=5)  # wide networks are large
         return {"start": found.isel(t=0, alpha=0)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         velocity = data["start"]["preactivation_velocity"]
-        figure = Figure(figsize=(4.4, 2.9), layout="constrained")
         ax = figure.subplots()
         for layer, (color, marker) in enumerate(zip(COLORS, MARKERS, strict=False)):
             if layer >= velocity.sizes["hidden_layer"]:
@@ -59,7 +49,6 @@ class Fig8(AbstractFigure):
         ax.set_ylabel(r"$|\dot{\tilde z}|$ at $t = 0$ (1/gradient-flow time)")
         guide(ax, ends, 1.3 * float(velocity.mean("seed").max()), -0.5, "$h^{-1/2}$")
         figure.legend(loc="outside right center", frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         velocity = data["start"]["preactivation_velocity"]
@@ -69,6 +58,3 @@ class Fig8(AbstractFigure):
             said = f"Exponent of h in the velocity of the preactivations of hidden layer {layer + 1} (eq. 12)."
             found.append(Claim(said, "-1/2", (-0.6, -0.4), *slope))
         return found
-
-
-FIGURE = Fig8()

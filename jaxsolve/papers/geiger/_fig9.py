@@ -1,7 +1,6 @@
 """Figure 9: with ReLU the kernel changes by three power laws."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import numpy as np
 
@@ -9,12 +8,9 @@ from ...nets import relu
 from ...observe import test_kernel_change
 from ...plot import collapse
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, guide, measure, parity, power, SETTING
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [16, 48], Scale.MEDIUM: [30, 100, 300], Scale.PAPER: [30, 100, 300, 1000]}
 SCALES = {Scale.SMALL: 10.0 ** np.array([-3, -2, -1, 0.5, 1, 1.5, 2, 4, 6, 7])}
@@ -28,15 +24,13 @@ REGIMES = {
 }
 
 
-@final
-class Fig9(AbstractFigure):
-    """The change of the kernel of ReLU networks."""
-
+class Figure(AbstractFigure):
     title = "Figure 9: change of the kernel of ReLU networks, over sqrt(h) alpha"
     ours = (
         f"{SETTING} The windows of sqrt(h) alpha: the paper does not print the bounds of its three regimes. The middle "
         "one begins in the crossover from the first, which steepens its exponent."
     )
+    size = (3.6, 2.9)
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     images = (Images.MNIST,)
 
@@ -47,11 +41,8 @@ class Fig9(AbstractFigure):
         make = AtScale(parity(runs.scale, tests), activation=relu)
         return {"flow": measure(runs, "flow", make, axes, [inf], test_kernel_change())}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         change = data["flow"]["test_kernel_change"].isel(t=0)
-        figure = Figure(figsize=(3.6, 2.9), layout="constrained")
         ax = figure.subplots()
         collapse(change, "scale", "width", ax=ax)
         for regime, (where, paper, _) in REGIMES.items():
@@ -61,7 +52,6 @@ class Fig9(AbstractFigure):
             guide(ax, ends, 2.0 * float(part.isel(scale=0).max()), slope, f"${paper}$")
         ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=r"$|\Theta - \Theta_0|/|\Theta_0|$")
         ax.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         change = data["flow"]["test_kernel_change"].isel(t=0)
@@ -76,6 +66,3 @@ class Fig9(AbstractFigure):
         said = "Curves of all widths agree up to sqrt(h) alpha = 1: their mean distance, in decades."
         found.append(Claim(said, "0", (0, 0.3), *mean_over(spread)))
         return found
-
-
-FIGURE = Fig9()

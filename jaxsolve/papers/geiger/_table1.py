@@ -1,7 +1,7 @@
 """Table 1: the exponents of kernel and weights in the feature-learning regime, for two depths."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple, TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Array
@@ -12,13 +12,12 @@ from ...observe import test_kernel_change, weight_change
 from ...plot import COLORS, power_law
 from ...theory import lazy_scaling
 from .._claim import Claim, Measured
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, flow, parity, power, SETTING
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 DEPTHS = [5, 2]
 WIDTHS = {Scale.SMALL: 32, Scale.MEDIUM: 200, Scale.PAPER: 1000}
@@ -30,15 +29,13 @@ KERNEL = {5: (1.7, 0.15), 2: (1.25, 0.15)}
 WEIGHTS = {5: (0.23, 0.07), 2: (0.35, 0.07)}
 
 
-@final
-class Table1(AbstractFigure):
-    """a and b in |Theta - Theta_0| ~ alpha^-a and |w - w_0| ~ alpha^-b."""
-
+class Figure(AbstractFigure):
     title = "Table 1: exponents of kernel and weights in the feature-learning regime, for five and two hidden layers"
     ours = (
         SETTING
         + f" sqrt(h) alpha from {SCALES[0]:g} to {SCALES[-1]:g}; one width, {WIDTHS[Scale.SMALL]} at small scale."
     )
+    size = (6.8, 3.0)
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 5.0, Scale.PAPER: 2000.0}
     images = (Images.MNIST,)
 
@@ -47,10 +44,7 @@ class Table1(AbstractFigure):
         axes = {"depth": DEPTHS, "scale": SCALES, "seed": range(SEEDS[runs.scale])}
         return {"flow": runs.sweep("flow", make, axes, flow(), [inf], observe=[test_kernel_change(), weight_change()])}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 3.0), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         panels = zip(
             figure.subplots(1, 2),
             ("test_kernel_change", "weight_change"),
@@ -65,7 +59,6 @@ class Table1(AbstractFigure):
                 power_law(data["flow"][name].isel(t=-1).sel(depth=depth), "scale", label=said, color=color, ax=ax)
             ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=label)
             ax.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         found = []
@@ -101,6 +94,3 @@ class _Problems(NamedTuple):
 
     def __call__(self, depth: int, scale: Array, seed: Array) -> Problem:
         return AtScale(self.data, depth)(self.width, scale, seed)
-
-
-FIGURE = Table1()

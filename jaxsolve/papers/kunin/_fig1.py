@@ -1,7 +1,6 @@
 """Figure 1: a small overall scale and a large relative scale make rapid feature learning, and the best students."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import numpy as np
 import optax
@@ -11,12 +10,9 @@ from ...observe import hamming_distance, loss, neuron_direction, neuron_radius
 from ...plot import neurons
 from ...sweeps import Zip
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size, Students
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STARTS = {"tau": [0.1, 2.0, 0.1, 0.1], "delta": [0.0, 0.0, 0.9999, -0.9999]}
 NAMES = ["balanced", "lazy", "upstream", "downstream"]
@@ -25,15 +21,13 @@ STEP = 2e-4
 TIMES = STEP * np.unique(np.concatenate([[0], np.round(np.geomspace(1, 20_000, 40))]))
 
 
-@final
-class Fig1(AbstractFigure):
-    """Neurons in the plane, and four measures over the grid of both scales."""
-
+class Figure(AbstractFigure):
     title = "Figure 1: (a) neurons of four students in the plane; (b) four measures over the grid of scales"
     ours = (
         f"(a) {len(TIMES)} checkpoints in {TIMES[-1]:g} units of time, rates 2/tau^2. (b) At small scale "
         f"{of_size(Scale.SMALL)}. The teachers and students are other draws than theirs."
     )
+    size = (7.2, 4.2)
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 10.0, Scale.PAPER: 80.0}
     shares = "grid"
 
@@ -43,10 +37,7 @@ class Fig1(AbstractFigure):
         plane = runs.sweep("plane", PLANE, axes, Descent(optax.sgd(STEP)), TIMES, observe=watched)
         return {"plane": plane, "grid": grid(runs)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         axes = figure.subplots(2, 4)
         runs = data["plane"].isel(seed=0)
         for index, (ax, name, tau, delta) in enumerate(zip(axes[0], NAMES, *STARTS.values(), strict=True)):
@@ -62,7 +53,6 @@ class Fig1(AbstractFigure):
             draw_map(ax, last[measure] * (2 if measure == "test_loss" else 1), title, log=measure == "test_loss")
             ax.set_xlabel(r"overall scale $\tau$")
         axes[1, 0].set_ylabel("(b) relative scale $\\delta$")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs, found = data["grid"], []
@@ -104,6 +94,3 @@ def _early(early, delta: float):
 
 def _across(last, measure: str):
     return across_delta(last[measure], -1, 1)
-
-
-FIGURE = Fig1()

@@ -1,37 +1,27 @@
 """Figure 10: the grid of both scales at every checkpoint: when kernels, patterns and parameters move."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import numpy as np
 
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@final
-class Fig10(AbstractFigure):
-    """Four measures over the grid, a column per checkpoint."""
-
+class Figure(AbstractFigure):
     title = "Figure 10: test error, kernel, Hamming and parameter distance over the grid of scales, at each checkpoint"
     ours = f"At small scale {of_size(Scale.SMALL)}; at the paper's scale 1e5 steps, as in Figure 1, in place of 1e6."
+    size = (7.6, 6.6)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 80.0}
     shares = "grid"
 
     def run(self, runs: Runs) -> Data:
         return {"grid": grid(runs)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         runs = data["grid"]
         times = runs["t"].values[1:]
-        figure = Figure(figsize=(1.9 * len(times), 6.6), layout="constrained")
         axes = figure.subplots(len(MEASURES), len(times), sharex=True, sharey=True)
         for row, (measure, label) in zip(axes, MEASURES.items(), strict=True):
             for ax, t in zip(row, times, strict=True):
@@ -41,7 +31,6 @@ class Fig10(AbstractFigure):
             row[0].set_ylabel(r"relative scale $\delta$")
         for ax in axes[-1]:
             ax.set_xlabel(r"overall scale $\tau$")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["grid"]
@@ -79,6 +68,3 @@ class Fig10(AbstractFigure):
             )
         )
         return early
-
-
-FIGURE = Fig10()

@@ -1,33 +1,23 @@
 """Figure 12: the steps to grok over overall scale tau and alpha."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@final
-class Fig12(AbstractFigure):
-    """A map of the steps to grok, and of the test accuracy at the end."""
-
+class Figure(AbstractFigure):
     title = "Figure 12: steps to grok, and test accuracy at the end, over tau and alpha"
     ours = settings()
+    size = (6.8, 2.8)
     hours = {Scale.SMALL: 0.002, Scale.MEDIUM: 0.01, Scale.PAPER: 0.01}  # after figure 6 (d), whose runs these are
     shares = "grokking"
 
     def run(self, runs: Runs) -> Data:
         return {"runs": grokking(runs)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"].mean("seed").transpose("tau", "alpha", "t")
         end = float(runs["t"].max())
         steps = steps_to(data["runs"]).fillna(end).mean("seed").transpose("tau", "alpha")
@@ -40,7 +30,6 @@ class Fig12(AbstractFigure):
             ax.set(xlabel=r"$\alpha$ (upstream to the right)")
             figure.colorbar(image, ax=ax, label=name)
         figure.axes[0].set_ylabel(r"overall scale $\tau$")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"]
@@ -50,6 +39,3 @@ class Fig12(AbstractFigure):
             Claim(f"tau = {tau:g}: {said}", "< 0", (-inf, 0), *mean_over(gain.sel(tau=tau)))
             for tau in runs["tau"].values
         ]
-
-
-FIGURE = Fig12()

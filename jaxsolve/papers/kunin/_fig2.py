@@ -1,7 +1,6 @@
 """Figure 2: the relative scale decides how one neuron moves: lazily, richly, or richly after a delay."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -14,23 +13,18 @@ from ...observe import kernel, loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import neurons_preconditioner, SingleNeuronFlow
 from .._claim import Claim
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, REGIMES, WHITENED
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TIMES = np.append(np.linspace(0, 20, 201), 100.0)
 LIMITS = (-1.3, 0.5, -0.3, 1.3)
 
 
-@final
-class Fig2(AbstractFigure):
-    """Paths in the plane, with the preconditioner along them and the level sets of the loss."""
-
+class Figure(AbstractFigure):
     title = "Figure 2: paths of one neuron in function space, in theory (lines) and by gradient flow (points)"
     ours = "Ellipses show the shape of the preconditioner only: their largest axis is the same everywhere."
+    size = (7.2, 2.7)
     hours = dict.fromkeys(Scale, 0.01)
 
     def run(self, runs: Runs) -> Data:
@@ -42,10 +36,7 @@ class Fig2(AbstractFigure):
             "flow": runs.sweep("flow", WHITENED, axes, flow, TIMES, observe=watched),
         }
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         axes = figure.subplots(1, 3, sharey=True)
         for ax, (delta, regime) in zip(axes, REGIMES.items(), strict=True):
             draw_loss(ax, WHITENED, LIMITS)
@@ -63,7 +54,6 @@ class Fig2(AbstractFigure):
         axes[0].set_ylabel(r"$\beta_2$")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         theory, flow = (beta(data[name]) for name in ("theory", "flow"))
@@ -137,6 +127,3 @@ def _preconditioner(b: Float[np.ndarray, "... 2"], delta: float) -> Float[np.nda
     flat = jnp.asarray(b).reshape(-1, 1, 2, 1)
     one = lambda betas: neurons_preconditioner(betas, jnp.full(1, delta))[:, 0, :, 0]
     return np.asarray(jax.vmap(one)(flat)).reshape(*b.shape, 2)
-
-
-FIGURE = Fig2()

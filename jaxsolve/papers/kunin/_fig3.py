@@ -1,7 +1,7 @@
 """Figure 3: losses, norms, alignment and kernel distance of one neuron at seven relative scales."""
 
 from math import inf
-from typing import Any, final, TYPE_CHECKING
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,23 +12,18 @@ from ...kernels import distance_matrix
 from ...observe import kernel, kernel_distance, loss, neuron_direction, neuron_radius
 from ...theory import SingleNeuronFlow
 from .._claim import Claim
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import DELTAS, REGIMES, WHITENED
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TIMES = np.linspace(0, 20, 201)
 PANELS = {"loss": "loss", "mu": r"norm $|\beta|$", "phi": r"alignment $\phi$", "kernel_distance": "kernel distance"}
 
 
-@final
-class Fig3(AbstractFigure):
-    """What happens when: the fit, the alignment, and the motion of the kernel."""
-
+class Figure(AbstractFigure):
     title = "Figure 3: loss, norm, alignment and kernel distance of one neuron, in theory (lines) and by flow (points)"
     ours = "The maps of the kernel distance between any two times. Distances by the corrected formula."
+    size = (7.2, 4.4)
     hours = dict.fromkeys(Scale, 0.01)
 
     def run(self, runs: Runs) -> Data:
@@ -37,11 +32,9 @@ class Fig3(AbstractFigure):
         theory = runs.sweep("theory", WHITENED, axes, SingleNeuronFlow(), TIMES, observe=watched)
         return {"theory": theory, "flow": runs.sweep("flow", WHITENED, axes, flow, TIMES, observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
+    def draw(self, figure: Picture, data: Data) -> None:
         from matplotlib import colormaps
-        from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         split: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
         top, bottom = split
         curves = {name: _curves(runs) for name, runs in data.items()}
@@ -70,7 +63,6 @@ class Fig3(AbstractFigure):
             ax.set_xlabel("$t_1$")
         axes[0].set_ylabel("$t_2$")
         bottom.colorbar(axes[0].collections[0], ax=axes)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         theory, flow = (_curves(data[name]) for name in ("theory", "flow"))
@@ -142,6 +134,3 @@ def _half_time(curve) -> float:
     """The time at which a curve first is half way from its start to its end."""
     values = np.abs(np.asarray(curve) - float(curve[0]))
     return float(TIMES[int(np.argmax(values >= values[-1] / 2))])
-
-
-FIGURE = Fig3()

@@ -1,7 +1,6 @@
 """Figure 4: which interpolant one neuron finds on low-rank data, from the lazy one to the rich one."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 import numpy as np
 from diffrax import Tsit5
@@ -10,24 +9,19 @@ from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
 from ...theory import implicit_bias, single_neuron_limit, SingleNeuronPotential
 from .._claim import Claim
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import beta, DELTAS, draw_loss, LOW_RANK
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TIMES = np.concatenate([[0.0], np.geomspace(0.02, 20, 100), [40.0, 100.0, 400.0]])
 EXTREMES = (-64.0, 64.0)
 LIMITS = (-0.2, 1.8, -0.2, 1.3)
 
 
-@final
-class Fig4(AbstractFigure):
-    """Paths on one data point, their ends on the line of interpolants, and theory for those."""
-
+class Figure(AbstractFigure):
     title = "Figure 4: the implicit bias of one neuron on low-rank data; ends in theory (crosses) and by flow (points)"
     ours = f"delta = {EXTREMES[0]:g} and {EXTREMES[1]:g} in addition, near both limits; runs until t = {TIMES[-1]:g}."
+    size = (6.6, 3.3)
     hours = dict.fromkeys(Scale, 0.01)
 
     def run(self, runs: Runs) -> Data:
@@ -35,11 +29,9 @@ class Fig4(AbstractFigure):
         watched, flow = [neuron_radius(), neuron_direction(), loss()], GradientFlow(Tsit5(), rtol=1e-8, atol=1e-10)
         return {"flow": runs.sweep("flow", LOW_RANK, axes, flow, TIMES, observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
+    def draw(self, figure: Picture, data: Data) -> None:
         from matplotlib import colormaps
-        from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(6.6, 3.3), layout="constrained")
         plane, curve = figure.subplots(1, 2)
         draw_loss(plane, LOW_RANK, LIMITS)
         (one,), (y,) = LOW_RANK.x, LOW_RANK.y
@@ -61,7 +53,6 @@ class Fig4(AbstractFigure):
             curve.axhline(_place(_end(delta)), color="0.5", lw=0.8, ls=style, label=label)
         curve.set(xlabel=r"relative scale $\delta$", ylabel="place along the line of interpolants")
         curve.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         ends = beta(data["flow"]).isel(t=-1)
@@ -119,6 +110,3 @@ def _place(end: np.ndarray) -> float:
     """The signed position of a point along the line of interpolants, from its point nearest to 0."""
     one = np.array(LOW_RANK.x[0])
     return float(np.array([one[1], -one[0]]) @ end / np.linalg.norm(one))
-
-
-FIGURE = Fig4()

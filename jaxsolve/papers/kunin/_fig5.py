@@ -1,7 +1,7 @@
 """Figure 5: upstream students change many activation patterns while their parameters move little."""
 
 from math import inf
-from typing import Any, final, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,9 @@ from ...dynamics import Descent
 from ...observe import accuracy, hamming_distance, parameter_distance, test_outputs
 from ...sweeps import Zip
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size, student
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STARTS = {"tau": [0.1, 0.1, 0.1, 2.0], "delta": [0.9999, 0.0, -0.9999, 0.0]}
 NAMES = ["upstream", "balanced", "downstream", "lazy"]
@@ -30,16 +27,14 @@ MAPS = ("hamming_distance", "parameter_distance")
 LAYOUT: Any = [NAMES, [MAPS[0]] * 2 + [MAPS[1]] * 2]
 
 
-@final
-class Fig5(AbstractFigure):
-    """Surfaces of students that learn the sign of x_1 x_2, and two measures over the grid of Figure 1."""
-
+class Figure(AbstractFigure):
     title = "Figure 5: (a) surfaces of students on an XOR-like task; (b) Hamming and parameter distance over the grid"
     ours = (
         f"(a) The whole task, which no copy describes: {SAMPLES} points on the unit circle in two dimensions, whose "
         f"target is the sign of x_1 x_2; {WIDTH} neurons, {STEPS} steps of {STEP:g}/tau^2. (b) At small scale "
         f"{of_size(Scale.SMALL)}: the runs of Figure 1."
     )
+    size = (7.2, 4.2)
     hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}  # after figure 1
     shares = "grid"
 
@@ -56,10 +51,7 @@ class Fig5(AbstractFigure):
             "grid": grid(runs),
         }
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         axes = figure.subplot_mosaic(LAYOUT)
         shown = data["surfaces"].isel(seed=0, t=-1)
         for index, name in enumerate(NAMES):
@@ -78,7 +70,6 @@ class Fig5(AbstractFigure):
             draw_map(axes[measure], last[measure], MEASURES[measure])
             axes[measure].set_xlabel(r"overall scale $\tau$")
         axes[MAPS[0]].set_ylabel("(b) relative scale $\\delta$")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         end, last = data["surfaces"].isel(t=-1), data["grid"].isel(t=-1)
@@ -113,6 +104,3 @@ class _Students(NamedTuple):
 
     def __call__(self, tau: Array, delta: Array, seed: Array) -> Problem:
         return student(self.task, WIDTH, tau, delta, jax.random.key(seed))
-
-
-FIGURE = Fig5()

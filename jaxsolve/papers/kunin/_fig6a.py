@@ -1,7 +1,7 @@
 """Figure 6 (a): the kernel of LeNet-5 moves the farther, the more upstream the start is."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,9 @@ from ...observe import loss, test_accuracy, test_kernel_distance
 from ...plot import COLORS
 from ...until import loss_fraction
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import halved, images
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALPHAS = {Scale.SMALL: [0.1, 1.0, 10.0]}
 EVERY_ALPHA = [0.1, 0.3, 1.0, 3.0, 10.0]
@@ -33,10 +30,7 @@ RATE = 5e-3
 LEFT = 0.1  # of the loss, where training ends
 
 
-@final
-class Fig6a(AbstractFigure):
-    """Kernel distance on test images at the same loss, over alpha."""
-
+class Figure(AbstractFigure):
     title = (
         "Figure 6 (a): kernel distance of LeNet-5 on MNIST against alpha, by which the first layer's start is divided"
     )
@@ -46,6 +40,7 @@ class Fig6a(AbstractFigure):
         f"{SAMPLES[Scale.SMALL]} training images of half the resolution, the kernel of {TESTS[Scale.SMALL]} test "
         "images, float32."
     )
+    size = (3.4, 2.6)
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 2.0, Scale.PAPER: 500.0}
     images = (Images.MNIST,)
 
@@ -58,10 +53,7 @@ class Fig6a(AbstractFigure):
         axes = {"alpha": ALPHAS.get(runs.scale, EVERY_ALPHA), "seed": range(SEEDS[runs.scale])}
         return {"runs": runs.sweep("runs", _Networks(digits), axes, descent, [0.0, inf], observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(3.4, 2.6), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         ax = figure.subplots()
         distance = data["runs"]["test_kernel_distance"].isel(t=-1).transpose("seed", "alpha")
         alphas = distance["alpha"].values
@@ -70,7 +62,6 @@ class Fig6a(AbstractFigure):
         ax.plot(alphas, distance.mean("seed"), color=COLORS[0], marker="o", ms=4, label="mean of starts (grey)")
         ax.set(xscale="log", xlabel=r"$\alpha$ (upstream to the right)", ylabel="kernel distance", ylim=(0, None))
         ax.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         distance = data["runs"]["test_kernel_distance"].isel(t=-1).transpose("seed", "alpha")
@@ -114,6 +105,3 @@ class _Networks(NamedTuple):
             dtype=self.digits.x.dtype,
         )
         return Problem(net, *self.digits.train, test=self.digits.test, loss=CrossEntropy())
-
-
-FIGURE = Fig6a()

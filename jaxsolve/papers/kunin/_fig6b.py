@@ -1,7 +1,7 @@
 """Figures 6 (b) and 11: the first filters of a residual network become the smoother, the more upstream it starts."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,12 +18,9 @@ from ...nets import BatchNorm, Scaling, WideResNet
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import halved, images
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALPHAS = {Scale.SMALL: [0.1, 1.0, 10.0]}
 EVERY_ALPHA = [0.1, 0.3, 1.0, 3.0, 10.0]
@@ -39,10 +36,7 @@ DELTA = np.array([[-0.25, -0.5, -0.25], [-0.5, 2.0, -0.5], [-0.25, -0.5, -0.25]]
 SHOWN = 8  # filters of each alpha
 
 
-@final
-class Fig6b(AbstractFigure):
-    """Filters of the first layer, and how rough they are, over alpha."""
-
+class Figure(AbstractFigure):
     title = "Figures 6 (b) and 11: first filters of a residual network with wide windows, and how smooth they become"
     ours = (
         "A WRN-10 in place of another small residual network, of all of whose convolutions the start is divided by "
@@ -51,6 +45,7 @@ class Fig6b(AbstractFigure):
         f"{WINDOWS[Scale.SMALL]} x {WINDOWS[Scale.SMALL]} pixels in place of 15 x 15, {SAMPLES[Scale.SMALL]} images of "
         f"8 x 8 pixels, {EPOCHS[Scale.SMALL]} epochs in batches of {BATCH[Scale.SMALL]}, no widening, float32."
     )
+    size = (7.2, 2.6)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 500.0}
     images = (Images.CIFAR10,)
 
@@ -69,12 +64,9 @@ class Fig6b(AbstractFigure):
         watched = [accuracy(), test_accuracy(), first, rough]
         return {"runs": runs.sweep("runs", make, axes, descent, [0.0, steps], observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"]
         alphas = runs["alpha"].values
-        figure = Figure(figsize=(7.2, 2.6), layout="constrained")
         pictures, right = figure.add_gridspec(1, 2, width_ratios=[1.7, 1])
         grid = pictures.subgridspec(len(alphas), SHOWN).subplots(squeeze=False)
         for row, alpha in zip(grid, alphas, strict=True):
@@ -94,7 +86,6 @@ class Fig6b(AbstractFigure):
         ax.set(xscale="log", xlabel=r"$\alpha$ (upstream to the right)", ylabel="roughness of a filter", ylim=(0, None))
         ax.set_title("11", fontsize=9)
         ax.legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         rough = data["runs"]["roughness"].transpose("seed", "alpha", "t")
@@ -143,6 +134,3 @@ class _Networks(NamedTuple):
         shape = (channels, height, width)
         net, state = eqx.nn.make_with_state(WideResNet)(in_shape=shape, out_size=10, k=self.widening, b=1, **made)
         return Problem(net, *self.data.train, test=self.data.test, loss=CrossEntropy(), state=state)
-
-
-FIGURE = Fig6b()

@@ -1,7 +1,7 @@
 """Figure 6 (c): upstream starts need fewer samples of data that are made of parts of parts."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,8 @@ from ...nets import MLP, Scaling
 from ...observe import accuracy, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALPHAS = {Scale.SMALL: [0.1, 1.0, 3.0, 10.0]}
 EVERY_ALPHA = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
@@ -32,16 +29,14 @@ TESTS = {Scale.SMALL: 2000, Scale.MEDIUM: 20_000, Scale.PAPER: 20_000}
 WIDTH, BATCH, RATE, MOMENTUM = 64, 128, 0.02, 0.9
 
 
-@final
-class Fig6c(AbstractFigure):
-    """Test error over the number of samples, for several alpha."""
-
+class Figure(AbstractFigure):
     title = "Figure 6 (c): test error on the Random Hierarchy Model against the number of samples, at several alpha"
     ours = (
         f"Kaiming's start at width {WIDTH} and the rate {RATE:g} in place of their parametrization with a rate of 6.4; "
         f"the numbers of samples. At small scale {EPOCHS[Scale.SMALL]} epochs, {TESTS[Scale.SMALL]} test samples, "
         f"{SEEDS[Scale.SMALL]} starts, float32."
     )
+    size = (3.8, 2.8)
     hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 5.0, Scale.PAPER: 12.0}
 
     def run(self, runs: Runs) -> Data:
@@ -58,10 +53,7 @@ class Fig6c(AbstractFigure):
             found[name] = runs.sweep(name, _Networks(texts), axes, descent, [0.0, float(steps)], observe=watched)
         return found
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(3.8, 2.8), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         ax = figure.subplots()
         sizes = [int(name.removeprefix("of_")) for name in data]
         for alpha, color, marker in zip(_errors(data)["alpha"].values, COLORS, MARKERS, strict=False):
@@ -73,7 +65,6 @@ class Fig6c(AbstractFigure):
         ax.set_xticks(sizes, [str(size) for size in sizes])
         ax.minorticks_off()
         figure.legend(*ax.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         found, most = [], _errors(data)
@@ -110,6 +101,3 @@ class _Networks(NamedTuple):
         net = MLP(in_size=into, out_size=out, width_size=WIDTH, depth=3, **made)
         assert self.texts.test is not None
         return Problem(net, *half(self.texts.train), test=half(self.texts.test), loss=CrossEntropy())
-
-
-FIGURE = Fig6c()

@@ -1,34 +1,24 @@
 """Figure 6 (d): upstream starts grok addition sooner."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
 
 from ...plot import COLORS
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@final
-class Fig6d(AbstractFigure):
-    """Accuracies over the steps of training, and the steps until a network has grokked over alpha."""
-
+class Figure(AbstractFigure):
     title = "Figure 6 (d): grokking of modular addition by a one-layer transformer, against alpha"
     ours = settings()
+    size = (6.8, 2.8)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 10.0}
     shares = "grokking"
 
     def run(self, runs: Runs) -> Data:
         return {"runs": grokking(runs)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         curves, times = figure.subplots(1, 2)
         runs = data["runs"].sel(tau=1.0)
         for alpha, color in zip(runs["alpha"].values, COLORS, strict=False):
@@ -47,7 +37,6 @@ class Fig6d(AbstractFigure):
         times.axhline(end, color="0.6", ls=":", lw=0.8)
         times.set(xscale="log", yscale="log", xlabel=r"$\alpha$ (upstream to the right)")
         times.set_ylabel(f"steps to {100 * runs.attrs['grokked']:g} % (dotted: the end)")
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"].sel(tau=1.0)
@@ -76,6 +65,3 @@ class Fig6d(AbstractFigure):
                 *exponent(alphas, known.values),
             ),
         ]
-
-
-FIGURE = Fig6d()

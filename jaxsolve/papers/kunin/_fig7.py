@@ -1,7 +1,7 @@
 """Figure 7: one neuron that starts near the stable manifold of the saddle waits there, and may go either way."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,12 +14,9 @@ from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import SingleNeuronFlow
 from .._claim import Claim
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import beta, neuron, WHITENED
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TARGET = (1.0, 0.25)
 DELTAS = (0.0, -2.0, -10.0)
@@ -40,12 +37,10 @@ class _Neurons(NamedTuple):
         return neuron(WHITENED.x, TARGET, -4 + nudge, w)
 
 
-@final
-class Fig7(AbstractFigure):
-    """The plateau of the loss near the saddle, and the two ways out."""
-
+class Figure(AbstractFigure):
     title = "Figure 7: delay near the saddle, in theory (lines) and by gradient flow (points)"
     ours = "The direction of w at the start: on the stable manifold at a = -4; the paper gives a, delta and the target."
+    size = (7.0, 2.9)
     hours = dict.fromkeys(Scale, 0.01)
 
     def run(self, runs: Runs) -> Data:
@@ -59,10 +54,7 @@ class Fig7(AbstractFigure):
             "flow": runs.sweep("flow", _Neurons(), axes, flow, TIMES, observe=watched),
         }
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         losses, paths, norms = figure.subplots(1, 3)
         for delta, color in zip(DELTAS, COLORS, strict=False):
             for nudge, style in zip(NUDGES, ("-", "--"), strict=True):
@@ -81,7 +73,6 @@ class Fig7(AbstractFigure):
         norms.set(xlabel="time $t$", title=r"$\mu = a|w|$", ylim=(-3, 2), xscale="log")
         handles, labels = losses.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         theory, flow = (data[name].transpose("delta", "nudge", "t", ...) for name in ("theory", "flow"))
@@ -137,6 +128,3 @@ def _leaves(run: np.ndarray, plateau: float) -> float:
 def _waits(run: np.ndarray, plateau: float) -> float:
     """The time that the loss spends within 5 % of that of the saddle."""
     return float(np.sum((np.abs(run / plateau - 1) < 0.05)[1:] * np.diff(TIMES)))
-
-
-FIGURE = Fig7()

@@ -1,7 +1,7 @@
 """Figure 8: phase portraits of one neuron in function space, and which starts change the sign of a."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,9 @@ from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import ReducedNeuron
 from .._claim import Claim
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import beta, Neurons, WHITENED
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TARGET = (0.5, 0.5)
 DELTAS = (-2.0, -1.0, -0.2, 0.02, 0.2, 1.0, 2.0)
@@ -37,12 +34,10 @@ class _Neurons(NamedTuple):
         return Neurons(WHITENED.x, TARGET, start)(delta)  # pyright: ignore[reportArgumentType]
 
 
-@final
-class Fig8(AbstractFigure):
-    """Paths from both circles of starts, by the sign of a at their end; shaded: the basin of a < 0 in theory."""
-
+class Figure(AbstractFigure):
     title = "Figure 8: phase portraits of one neuron; the shaded starts are to end with a < 0 by theory, orange ones do"
     ours = f"Starts with a > 0 on two circles, |beta| = {LENGTHS[0]:g} and {LENGTHS[1]:g}, run until t = {TIMES[-1]:g}."
+    size = (7.2, 4.2)
     hours = dict.fromkeys(Scale, 0.01)
 
     def run(self, runs: Runs) -> Data:
@@ -50,10 +45,7 @@ class Fig8(AbstractFigure):
         watched, flow = [neuron_radius(), neuron_direction(), loss()], GradientFlow(Tsit5(), rtol=1e-7, atol=1e-10)
         return {"flow": runs.sweep("flow", _Neurons(), axes, flow, TIMES, observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         axes = figure.subplots(2, 4, sharex=True, sharey=True)
         plane = np.meshgrid(np.linspace(-1.3, 1.3, 60), np.linspace(-1.3, 1.3, 60))
         for ax, delta in zip(axes.flat, DELTAS, strict=False):
@@ -74,7 +66,6 @@ class Fig8(AbstractFigure):
         for color, label in ((COLORS[0], "ends with $a > 0$"), (COLORS[1], "ends with $a < 0$")):
             axes[1, 3].plot([], [], color=color, label=label)
         axes[1, 3].legend(loc="center", frameon=False, fontsize=9)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["flow"].transpose("delta", "length", "angle", "t", ...)
@@ -133,6 +124,3 @@ def _flat(values) -> np.ndarray:
     """Starts of both circles along one axis."""
     ordered = values.transpose("length", "angle", ...).values
     return ordered.reshape(-1, *ordered.shape[2:])
-
-
-FIGURE = Fig8()

@@ -1,7 +1,7 @@
 """Figure 1 and appendix C: layers align from small starts and disalign from large ones, linear or not."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,8 @@ from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ACTIVATIONS = {"linear": "linear", "relu": "ReLU", "leaky_relu": "leaky ReLU", "sigmoid": "sigmoid", "swish": "swish"}
 STARTS = {"alignment": (0.0, 1.0), "disalignment": (1.0, 0.3)}  # w = first number * u + second * other numbers
@@ -34,15 +31,13 @@ SAMPLES = 100  # v1, appendix B.1
 TIMES = np.concatenate([[0.0], np.geomspace(0.01, 30.0, 24)])
 
 
-@final
-class Fig1(AbstractFigure):
-    """The cosine zeta of the two layers over time, for five activations and two losses."""
-
+class Figure(AbstractFigure):
     title = "Figure 1: alignment and disalignment of two layers, in theory (lines) and by gradient flow (points)"
     ours = (
         f"Scales of the starts, {SAMPLES} inputs on a line, targets y = x, labels sign(x) of which a fifth is flipped; "
         "width 300 in place of 10000 at small scale. Scales and labels of the paper are lost."
     )
+    size = (6.8, 4.2)
     hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 4.0, Scale.PAPER: 4.0}
 
     def run(self, runs: Runs) -> Data:
@@ -57,10 +52,7 @@ class Fig1(AbstractFigure):
         theory = runs.sweep("theory", _Problems(width), line, TwoLayerLine(), TIMES, observe=watched)
         return {"flow": flow.assign(width=width), "theory": theory}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 4.2), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         grid = figure.subplots(2, 2, sharex=True, sharey="row")
         zeta, line = (data[of]["layer_alignment"].isel(pair=0, seed=0) for of in ("flow", "theory"))
         for row, start in enumerate(STARTS):
@@ -83,7 +75,6 @@ class Fig1(AbstractFigure):
             ax.set_xlabel("time $t$ (gradient-flow units)")
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         zeta, line = data["flow"]["layer_alignment"].isel(pair=0), data["theory"]["layer_alignment"].isel(pair=0)
@@ -139,6 +130,3 @@ class _Problems(NamedTuple):
         flipped = jnp.where(jnp.arange(SAMPLES) % 5 == 0, -1.0, 1.0)[:, None]
         y = x if loss_of == "mse" else flipped * jnp.sign(x)
         return Problem(net, x, y, loss=LOSSES[loss_of])
-
-
-FIGURE = Fig1()

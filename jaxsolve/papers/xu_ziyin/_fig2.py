@@ -1,7 +1,7 @@
 """Figure 2 and its appendix: in deep ReLU networks too, small starts align the layers and large ones do not."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,12 +16,9 @@ from ...nets import MLP, Scaling
 from ...observe import accuracy, layer_alignment
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._images import images
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DEPTHS = {3: "four layers", 5: "six layers"}  # hidden layers, as `MLP` counts
 SIGMAS = [0.5, 0.7, 1.0, 1.4, 2.0]
@@ -33,16 +30,14 @@ BATCH, RATE = 50, 0.02
 SAVED = 16
 
 
-@final
-class Fig2(AbstractFigure):
-    """The alignment between all adjacent layers under cross entropy, over training and against the start's scale."""
-
+class Figure(AbstractFigure):
     title = "Figure 2: layer alignment of four- and six-layer ReLU networks on MNIST, under cross entropy"
     ours = (
         f"Cross entropy, SGD of rate {RATE:g}, batches of {BATCH}, the scales sigma of Kaiming's start: the paper's "
         f"own are lost. At small scale width {WIDTHS[Scale.SMALL]}, {SAMPLES[Scale.SMALL]} images, "
         f"{STEPS[Scale.SMALL]} steps."
     )
+    size = (6.8, 4.4)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 3.0, Scale.PAPER: 20.0}
     images = (Images.MNIST,)
 
@@ -59,10 +54,7 @@ class Fig2(AbstractFigure):
             for depth, name in zip(DEPTHS, ("four", "six"), strict=True)
         }
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 4.4), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         grid = figure.subplots(2, 2, sharex="col")
         for (left, right), name, title in zip(grid, data, DEPTHS.values(), strict=True):
             zeta = data[name]["layer_alignment"].isel(depth=0)
@@ -83,7 +75,6 @@ class Fig2(AbstractFigure):
         grid[1, 1].set_xlabel(r"scale $\sigma$ of the start")
         grid[1, 1].set_xticks(SIGMAS, [f"{sigma:g}" for sigma in SIGMAS], minor=False)
         grid[1, 1].minorticks_off()
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         found = []
@@ -135,6 +126,3 @@ class _Problems(NamedTuple):
             key=key,
         )
         return Problem(net, *self.data.train, loss=CrossEntropy())
-
-
-FIGURE = Fig2()

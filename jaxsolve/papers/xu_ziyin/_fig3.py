@@ -1,7 +1,7 @@
 """Figure 3: the larger the start of a residual network, the larger its final weights and the worse its accuracy."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,12 +17,9 @@ from ...nets import BatchNorm, ResNet18, Scaling
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._images import halved, images
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIGMAS = [0.5, 1.0, 2.0, 4.0]
 WIDTHS = {Scale.SMALL: 4, Scale.MEDIUM: 16, Scale.PAPER: 64}
@@ -34,10 +31,7 @@ BATCH = {Scale.SMALL: 32, Scale.MEDIUM: 64, Scale.PAPER: 128}
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 
 
-@final
-class Fig3(AbstractFigure):
-    """Test accuracy and norm of all weights against the scale of the start."""
-
+class Figure(AbstractFigure):
     title = "Figure 3: a ResNet-18 with batch normalization on CIFAR-10, from starts of four scales"
     ours = (
         f"The scales sigma, which are lost. SGD of rate {RATE:g} with momentum {MOMENTUM:g}, weight decay {DECAY:g}, a "
@@ -45,6 +39,7 @@ class Fig3(AbstractFigure):
         f"of half the resolution, {WIDTHS[Scale.SMALL]} channels, {EPOCHS[Scale.SMALL]} epochs in batches of "
         f"{BATCH[Scale.SMALL]}, float32, and no flips and crops: with them so short a training does not fit."
     )
+    size = (6.0, 2.6)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 100.0, Scale.PAPER: 50_000.0}
     images = (Images.CIFAR10,)
 
@@ -66,11 +61,8 @@ class Fig3(AbstractFigure):
         problems = _Problems(WIDTHS[runs.scale], halved(data) if small else data)
         return {"runs": runs.sweep("runs", problems, axes, descent, [0.0, steps], observe=watched)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         end = data["runs"].isel(t=-1)
-        figure = Figure(figsize=(6.0, 2.6), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
         for name, label, index in (("accuracy", "training", 1), ("test_accuracy", "test", 0)):
             mean, bar = zip(*(mean_over(100 * end[name].sel(sigma=sigma)) for sigma in SIGMAS), strict=True)
@@ -84,7 +76,6 @@ class Fig3(AbstractFigure):
         left.set_xticks(SIGMAS, [f"{sigma:g}" for sigma in SIGMAS], minor=False)
         left.minorticks_off()
         left.legend(frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         end = data["runs"].isel(t=-1)
@@ -135,6 +126,3 @@ class _Problems(NamedTuple):
         )
         net, state = eqx.nn.make_with_state(make)(jax.random.key(seed))
         return Problem(net, *self.data.train, test=self.data.test, loss=CrossEntropy(), state=state)
-
-
-FIGURE = Fig3()

@@ -1,7 +1,7 @@
 """Figure 4: output scale and rates turn every start into the kernel phase or the feature-learning phase."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -12,7 +12,7 @@ from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
     COMPONENTS,
@@ -24,9 +24,6 @@ from .._image_classifier import (
     WATCHED,
 )
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LEAST = 32  # the width at which both models of a pair are one
 # By the entry of Table 1: its scaling and what chose it; then gamma and eta at the least width; does it learn features?
@@ -50,16 +47,14 @@ AXIS = "gamma_eta_c_gamma_c_u_c_w_c_eta_u"
 MOVES = -0.25  # the exponent of the width above which weights go on moving
 
 
-@final
-class Fig4(AbstractFigure):
-    """Best test accuracy and relative distance from the start, against the width."""
-
+class Figure(AbstractFigure):
     title = "Figure 4: two-layer ReLU networks on CIFAR-10 in both phases, from three starts"
     ours = (
         f"Pairs agree at width {LEAST}, SGD of rate {RATE:g} times the scaling's own: the paper's widths, prefactors "
         f"and rates are lost. At small scale {SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal "
         f"components for {EPOCHS[Scale.SMALL]} epochs."
     )
+    size = (6.8, 2.8)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 5000.0}
     images = (Images.CIFAR10,)
 
@@ -76,11 +71,8 @@ class Fig4(AbstractFigure):
         dynamics, ts = descent(runs.scale, RATE)
         return {"runs": runs.sweep("runs", _Problems(ten_classes(runs.scale)), axes, dynamics, ts, observe=WATCHED)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"]
-        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
         for ax, values in ((left, 100 * runs["test_accuracy"].max("t")), (right, runs["weight_change"].isel(t=-1))):
             for index, (name, (*_, learns)) in enumerate(MODELS.items()):
@@ -94,7 +86,6 @@ class Fig4(AbstractFigure):
         left.set_ylabel("best test accuracy (%)")
         right.set(ylabel=r"$|\theta - \theta_0|/|\theta_0|$", yscale="log")
         figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs, names = data["runs"], list(MODELS)
@@ -137,6 +128,3 @@ class _Problems(NamedTuple):
         kappa = width / LEAST
         scaling = TwoLayerScaling(width ** (c_u / 2), width ** (c_w / 2), eta * kappa**c_eta_u, gamma * kappa**c_gamma)
         return classifier(self.data, scaling, width, seed)
-
-
-FIGURE = Fig4()

@@ -1,7 +1,7 @@
 """Figure 5: at a fixed width too, unbalanced starts of growing scale lead into the kernel phase."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -11,7 +11,7 @@ from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
     COMPONENTS,
@@ -24,9 +24,6 @@ from .._image_classifier import (
 )
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 WIDTH = 128
 # Exponents of kappa in the variances of u and w.
 MODELS = {"balanced, $c_u = c_w = 1$": (1.0, 1.0), "$c_u = 0, c_w = 1$": (0.0, 1.0), "$c_u = 1, c_w = 0$": (1.0, 0.0)}
@@ -36,16 +33,14 @@ RATE = 4.0
 AXIS = "c_u_c_w"
 
 
-@final
-class Fig5(AbstractFigure):
-    """Accuracies and the distance from the start, against the factor kappa of its scale."""
-
+class Figure(AbstractFigure):
     title = "Figure 5: a two-layer ReLU network of fixed width on CIFAR-10 in both phases"
     ours = (
         f"Width {WIDTH}, kappa and its exponents, SGD of rate {RATE:g} times the scaling's own: the paper's values are "
         f"lost. At small scale {SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal components for "
         f"{EPOCHS[Scale.SMALL]} epochs."
     )
+    size = (7.0, 2.7)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 3.0, Scale.PAPER: 500.0}
     images = (Images.CIFAR10,)
 
@@ -55,16 +50,13 @@ class Fig5(AbstractFigure):
         dynamics, ts = descent(runs.scale, RATE)
         return {"runs": runs.sweep("runs", _Problems(ten_classes(runs.scale)), axes, dynamics, ts, observe=WATCHED)}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
+    def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"]
         shown = {
             "training accuracy (%)": 100 * runs["accuracy"].max("t"),
             "best test accuracy (%)": 100 * runs["test_accuracy"].max("t"),
             r"$|\theta - \theta_0|/|\theta_0|$": runs["weight_change"].isel(t=-1),
         }
-        figure = Figure(figsize=(7.0, 2.7), layout="constrained")
         panels = figure.subplots(1, 3, sharex=True)
         for ax, (label, values) in zip(panels, shown.items(), strict=True):
             for index, name in enumerate(MODELS):
@@ -76,7 +68,6 @@ class Fig5(AbstractFigure):
         panels[2].set(yscale="log", ylim=(1e-3, 2))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"]
@@ -115,6 +106,3 @@ class _Problems(NamedTuple):
         eta = kappa ** jnp.minimum(c_u, c_w)
         scaling = TwoLayerScaling(kappa ** (c_u / 2), kappa ** (c_w / 2), eta, (kappa ** (c_u + c_w) * WIDTH) ** -0.5)
         return classifier(self.data, scaling, WIDTH, seed)
-
-
-FIGURE = Fig5()

@@ -1,7 +1,7 @@
 """Table 1: the phases of twenty scalings, found by training networks of growing width."""
 
 from math import inf
-from typing import Any, final, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,8 @@ from ...plot import REGIME_COLORS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import Claim, exponent, Measured
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KAPPAS = {Scale.SMALL: [1e2, 1e3, 1e4], Scale.MEDIUM: [1e2, 1e3, 1e4, 1e5], Scale.PAPER: [1e2, 1e3, 1e4, 1e5]}
 SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 32, Scale.PAPER: 32}
@@ -53,16 +50,14 @@ class _Cell(NamedTuple):
         return rf"$\Delta K \sim \kappa^{{{round(self.change.value, 1) + 0.0:.1f}}}$"
 
 
-@final
-class Table1(AbstractFigure):
-    """Networks with the exponents of every cell, trained by gradient descent at the table's learning rates."""
-
+class Figure(AbstractFigure):
     title = "Table 1: phases of five scalings, as they stand and as Corollaries 1 to 3 change them"
     ours = (
         f"One input of size 1 with target {TARGET:g}, {STEPS} steps of {STEP:g} times the rates, kappa from 1e2 up. "
         f"Lazy networks have width {LAZY_WIDTH} and start from zero output; with Corollary 2 their exponents are all "
         "0, so that every kappa has the same network, and no claim is made. The paper derives the table."
     )
+    size = (6.8, 2.9)
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.5, Scale.PAPER: 0.5}
 
     def run(self, runs: Runs) -> Data:
@@ -76,11 +71,9 @@ class Table1(AbstractFigure):
             found[name] = runs.sweep(name, make, axes, Descent(optax.sgd(STEP)), ts, observe=[loss(), kernel_change()])
         return found
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
+    def draw(self, figure: Picture, data: Data) -> None:
         from matplotlib.patches import Patch, Rectangle
 
-        figure = Figure(figsize=(6.8, 2.9), layout="constrained")
         ax = figure.subplots()
         entries = table_1()
         columns, rows = (list(dict.fromkeys(str(e[field]) for e in entries)) for field in (0, 1))
@@ -96,7 +89,6 @@ class Table1(AbstractFigure):
         ax.set_yticks(range(len(rows)), rows)
         patches = [Patch(color=REGIME_COLORS[regime], label=regime.label) for regime in Regime]
         figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         cells = zip(table_1(), _cells(data), strict=True)
@@ -145,6 +137,3 @@ def _claim(entry: Any, cell: _Cell) -> Claim:
     said = f"{name}: {entry.regime.label}. Exponent of kappa in the relative change of the kernel."
     learns = cell.regime in (Regime.KERNEL, Regime.FEATURE_LEARNING)
     return Claim(said, paper, accepted, *(cell.change if learns else Measured(inf, 0.0)))
-
-
-FIGURE = Table1()

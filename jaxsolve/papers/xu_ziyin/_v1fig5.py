@@ -1,7 +1,7 @@
 """Figure 5 of the first version: which layers align under gradient descent, SGD and Adam, from two starts."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,11 @@ from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Runs, Scale
+from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: 300, Scale.MEDIUM: 10_000, Scale.PAPER: 10_000}
 SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
@@ -34,16 +33,14 @@ TIMES = {of: np.array([0.0, *np.geomspace(0.1, end, 30)]) for of, end in ENDS.it
 LABELS = {"gd": "gradient descent", "sgd": f"SGD, batch of {BATCH}", "adam": "Adam"}
 
 
-@final
-class V1Fig5(AbstractFigure):
-    """Alignment of a two-layer linear network over time, for three optimizers."""
-
+class Figure(AbstractFigure):
     title = "Figure 5 of version 1: alignment under gradient descent, SGD and Adam from two starts"
     ours = (
         f"Width 300 in place of 10000 at small scale, {SAMPLES} inputs on a line, targets x + {NOISE:g} times noise, "
         f"so that batches of {BATCH} disagree; rates {RATE:g} times the scaling's own, and {ADAM:g} for Adam. The "
         "paper's values are lost."
     )
+    size = (6.8, 2.7)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 0.5, Scale.PAPER: 0.5}
 
     def run(self, runs: Runs) -> Data:
@@ -64,10 +61,7 @@ class V1Fig5(AbstractFigure):
         theory = runs.sweep("theory", make, axes, TwoLayerLine(), TIMES["gd"], observe=layer_alignment())
         return found | {"theory": theory}
 
-    def draw(self, data: Data) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.8, 2.7), layout="constrained")
+    def draw(self, figure: Picture, data: Data) -> None:
         panels = figure.subplots(1, 2, sharey=True)
         for column, (ax, name) in enumerate(zip(panels, STARTS, strict=True)):
             for (of, label), color in zip(LABELS.items(), COLORS, strict=False):
@@ -79,7 +73,6 @@ class V1Fig5(AbstractFigure):
             ax.set(title=name, xlabel="time $t$ (steps times rate)")
         panels[0].set_ylabel(r"layer alignment $\zeta$")
         panels[1].legend(frameon=False, fontsize=7)
-        return figure
 
     def claims(self, data: Data) -> list[Claim]:
         start, end = ({of: _zeta(data, of).isel(t=at) for of in TIMES} for at in (0, -1))
@@ -143,6 +136,3 @@ class _Problems(NamedTuple):
         sigma = jnp.sqrt(jnp.stack([w, u]))
         scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=rates, gamma=gamma)
         return Problem(TwoLayerLinear(in_size=1, width_size=self.width, scaling=scaling, key=first), x, y)
-
-
-FIGURE = V1Fig5()
