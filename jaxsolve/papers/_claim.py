@@ -2,7 +2,8 @@
 
 import enum
 import math
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -63,6 +64,14 @@ class Claim(NamedTuple):
             "uncertainty": finite(self.uncertainty),
             "verdict": self.verdict.value,
         }
+
+
+Claims: TypeAlias = Iterator[Claim]
+
+# What a paper says of a sign or of a ratio, and what counts as the same.
+POSITIVE = "> 0", (0.0, math.inf)
+NEGATIVE = "< 0", (-math.inf, 0.0)
+ABOVE_ONE = "> 1", (1.0, math.inf)
 
 
 class Measured(NamedTuple):

@@ -1,12 +1,10 @@
 """Figure 1: silent alignment of relu networks on whitened images."""
 
-from math import inf
-
 import numpy as np
 from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
-from .._claim import Claim, exponent, mean_over
+from .._claim import ABOVE_ONE, Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import name_used
 from .._silent import rise_time, turned_before
@@ -65,22 +63,20 @@ class Figure(AbstractFigure):
         handles, labels = a.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
-        found = []
+    def claims(self, data: Data) -> Claims:
         for name, panel in (("mnist", "(a) MNIST"), ("cifar", "(c) CIFAR-10")):
             run = data[name].isel(sigma=0).transpose("seed", "t", ...)
             losses, norm = run["loss"].values, run["kernel_norm"].values
             turned = mean_over(turned_before(TIMES, losses, run["kernel_alignment"].values))
             said = f"{panel}: share of the alignment's rise that is done when the loss has fallen by 10 %."
-            found.append(Claim(said, "about 1", (0.9, 1.1), *turned))
+            yield Claim(said, "about 1", (0.9, 1.1), *turned)
             falls = rise_time(TIMES, 1 - losses / losses[:, :1], 0.1)
             grows = rise_time(TIMES, norm / norm[:, -1:], 0.1)
             said = f"{panel}: kernel and loss move together: ratio of the times of their first 10 %."
-            found.append(Claim(said, "about 1", (0.7, 1.3), *mean_over(grows / falls)))
-            found += machine_claims(panel, run)
+            yield Claim(said, "about 1", (0.7, 1.3), *mean_over(grows / falls))
+            yield from machine_claims(panel, run)
             said = f"{panel}: the first kernel is no good model: its error over that of the final one."
-            found.append(Claim(said, "> 1", (1.0, inf), *mean_over(machine_errors(run, 0) / machine_errors(run))))
+            yield Claim(said, *ABOVE_ONE, *mean_over(machine_errors(run, 0) / machine_errors(run)))
         every = data["mnist"].transpose("seed", "sigma", "t", ...)
         law = exponent(SIGMAS["mnist"], machine_errors(every))
-        found.append(Claim("The error falls with the start: exponent of sigma, MNIST.", "> 0", (0.0, inf), *law))
-        return found
+        yield Claim("The error falls with the start: exponent of sigma, MNIST.", *POSITIVE, *law)

@@ -13,7 +13,7 @@ from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import Observable
 from ...plot import COLORS
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
 
@@ -63,7 +63,7 @@ class Figure(AbstractFigure):
         marks = figure.axes[0].get_legend_handles_labels()
         figure.legend(*marks, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["runs"].transpose("seed", "t", ...)
         metric, function = runs["metric"].values, runs["function"].values
         low, high = np.moveaxis(np.linalg.eigvalsh(metric), -1, 0)
@@ -72,29 +72,15 @@ class Figure(AbstractFigure):
         norm = np.einsum("i,...ij,j->...", BETA, np.linalg.inv(metric), BETA) * low
         moved = np.linalg.norm(function[:, first], axis=-1)
         off = np.linalg.norm(function[:, -1] - BETA, axis=-1)
-        return [
-            Claim("(a) Level sets are round: ratio of axes of M.", "1", (1.0, 1.2), *mean_over((high / low)[:, 0])),
-            Claim("(b) They have stretched: the same ratio.", "2", (1.8, 2.2), *mean_over((high / low)[:, first])),
-            Claim(
-                "(b) along the interpolator of least norm: its share of the largest axis.",
-                "1",
-                (0.98, 1.0001),
-                *mean_over((along / high)[:, first]),
-            ),
-            Claim(
-                "(b) The function has not moved yet: its distance from the origin, of 1.",
-                "0",
-                (-inf, 0.05),
-                *mean_over(moved),
-            ),
-            Claim("(c) It ends at the interpolator of least norm: distance.", "0", (-inf, 0.01), *mean_over(off)),
-            Claim(
-                "(c) and has less norm in the kernel's space by then, scale taken out: end over start.",
-                "1/2",
-                (0.45, 0.6),
-                *mean_over(norm[:, -1] / norm[:, 0]),
-            ),
-        ]
+        yield Claim("(a) Level sets are round: ratio of axes of M.", "1", (1.0, 1.2), *mean_over((high / low)[:, 0]))
+        yield Claim("(b) They have stretched: the same ratio.", "2", (1.8, 2.2), *mean_over((high / low)[:, first]))
+        said = "(b) along the interpolator of least norm: its share of the largest axis."
+        yield Claim(said, "1", (0.98, 1.0001), *mean_over((along / high)[:, first]))
+        said = "(b) The function has not moved yet: its distance from the origin, of 1."
+        yield Claim(said, "0", (-inf, 0.05), *mean_over(moved))
+        yield Claim("(c) It ends at the interpolator of least norm: distance.", "0", (-inf, 0.01), *mean_over(off))
+        said = "(c) and has less norm in the kernel's space by then, scale taken out: end over start."
+        yield Claim(said, "1/2", (0.45, 0.6), *mean_over(norm[:, -1] / norm[:, 0]))
 
 
 def _problem(seed: Array) -> Problem:

@@ -16,7 +16,7 @@ from ...observe import half_loss_time, layer_cosine, loss
 from ...plot import COLORS, MARKERS
 from ...theory import escape_time
 from ...until import loss_fraction
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._silent import rise_time, TIME, whitened_task
 
@@ -65,31 +65,25 @@ class Figure(AbstractFigure):
         for ax in (a, b, c):
             ax.legend(frameon=False, fontsize=7, loc="upper left" if ax is b else "best")
 
-    def claims(self, data: Data) -> list[Claim]:
-        found = []
+    def claims(self, data: Data) -> Claims:
         for matrices in MATRICES:
             power, times = matrices - 2, data["modes"]["t_end"].sel(matrices=matrices).values
             law = exponent(STARTS[:4], times[None, :4]).value
             accepted = (-1.1 * power, -0.9 * power)
-            found.append(Claim(f"(a) L = {matrices}: exponent of sigma in t_1/2.", f"-{power}", accepted, law))
-            found.append(
-                Claim(
-                    f"(a) L = {matrices}: t_1/2 over 1/((L-2) s sigma^(L-2)), at the smallest sigma.",
-                    f"{matrices} as printed; 1 as corrected",
-                    (0.9, 1.1),
-                    times[0] / _law(STARTS, matrices)[0],
-                )
+            yield Claim(f"(a) L = {matrices}: exponent of sigma in t_1/2.", f"-{power}", accepted, law)
+            said = f"(a) L = {matrices}: t_1/2 over 1/((L-2) s sigma^(L-2)), at the smallest sigma."
+            yield Claim(
+                said, f"{matrices} as printed; 1 as corrected", (0.9, 1.1), times[0] / _law(STARTS, matrices)[0]
             )
         loss_times, turn_times = _times(data)
         for name, times in (("half the loss", loss_times), ("cosine 1/2 of W1^T W1 with beta beta^T", turn_times)):
             said = f"(c) L = 3: exponent of sigma in the time to {name}."
-            found.append(Claim(said, "-1", (-1.15, -0.85), *exponent(SIGMAS[:3], times[:, :3])))
+            yield Claim(said, "-1", (-1.15, -0.85), *exponent(SIGMAS[:3], times[:, :3]))
         ratio = mean_over((turn_times / loss_times)[:, :3].mean(1))  # a seed has one draw at every sigma
         said = f"(c) Alignment precedes half the loss, up to sigma = {SIGMAS[2]:g}: ratio of the times."
-        found.append(Claim(said, "< 1", (-inf, 1.0), *ratio))
+        yield Claim(said, "< 1", (-inf, 1.0), *ratio)
         end = mean_over(data["deep"]["layer_cosine_0"].isel(sigma=0, t=-1))
-        found.append(Claim("(b) The first layer aligns: final cosine, smallest sigma.", "1", (0.99, 1.001), *end))
-        return found
+        yield Claim("(b) The first layer aligns: final cosine, smallest sigma.", "1", (0.99, 1.001), *end)
 
 
 def _law(sigmas: np.ndarray, matrices: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Figure 5: ten classes, learnt mode by mode."""
 
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from diffrax import Tsit5
 from ...dynamics import GradientFlow
 from ...observe import kernel_alignment, kernel_norm, loss
 from ...theory import phase_times
-from .._claim import Claim, mean_over
+from .._claim import ABOVE_ONE, Claim, Claims, mean_over
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._silent import rise_time, turned_before
 from .._silent_images import balanced_alignment, draw_run, ImageTask, MLPOnImages
@@ -58,35 +57,34 @@ class Figure(AbstractFigure):
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = {name: data[name].isel(sigma=0).transpose("seed", "t") for name in PANELS}
         curves = {name: (run["loss"].values, run["kernel_alignment"].values) for name, run in runs.items()}
         # What whitened components cannot fit is no part of the fall.
         curves = {name: (losses - losses[:, -1:], turned) for name, (losses, turned) in curves.items()}
-        found, rank = [], f"at rank {int(data['two']['rank'])}"
+        rank = f"at rank {int(data['two']['rank'])}"
         for name, label in (("two", "(a)"), ("tanh", "(c)")):
             share = mean_over(turned_before(TIMES, *curves[name]))
             said = f"{label} Share of the alignment's rise that is done when the loss has fallen by 10 % of its fall"
             said += f", {rank}."
-            found.append(Claim(said, "about 1", (0.9, 1.1), *share))
+            yield Claim(said, "about 1", (0.9, 1.1), *share)
         share = mean_over(turned_before(TIMES, *curves["deep"]))
         said = "(b) In the deeper network it has not settled by then: the same share."
-        found.append(Claim(said, "below 1", (0.0, 0.9), *share))
+        yield Claim(said, "below 1", (0.0, 0.9), *share)
         ends = curves["two"][1][:, -1] - float(data["two"]["limit"])
         said = "(a) The final alignment is that of balanced layers: difference."
-        found.append(Claim(said, "0", (-0.02, 0.02), *mean_over(ends)))
+        yield Claim(said, "0", (-0.02, 0.02), *mean_over(ends))
         early, late = ({n: rise_time(TIMES, 1 - c[0] / c[0][:, :1], f) for n, c in curves.items()} for f in (0.1, 0.9))
         spread = {name: late[name] / early[name] for name in PANELS}
         said = "(b) Depth separates the modes: time from 10 % to 90 % of the fall, as a ratio, over that of two layers."
-        found.append(Claim(said, "> 1", (1.0, inf), *mean_over(spread["deep"] / spread["two"])))
+        yield Claim(said, *ABOVE_ONE, *mean_over(spread["deep"] / spread["two"]))
         said = "(b) A drop for each mode: how often the loss of the deeper network falls faster than before and after"
         said += f", {rank}."
         accepted = 8.5, 10.5  # or the nine of centered images
-        found.append(Claim(said, "10", accepted, *mean_over(_drops(curves["deep"][0]))))
+        yield Claim(said, "10", accepted, *mean_over(_drops(curves["deep"][0])))
         said = "Two layers: time constant of the slowest mode's alignment over the time of the first mode's learning"
         said += f", by theory alone, {rank}."
-        found.append(Claim(said, "much less than 1", (0.0, 0.1), float(data["two"]["phases"])))
-        return found
+        yield Claim(said, "much less than 1", (0.0, 0.1), float(data["two"]["phases"]))
 
 
 def _drops(losses: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from diffrax import Tsit5
 from ...dynamics import GradientFlow
 from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, mean_over
+from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._silent import rise_time, SIZE, TIME, TURN
 from .._silent_images import ImageTask, INPUTS, machine_correlations, machine_errors, MLPOnImages, WATCHED
@@ -72,41 +72,34 @@ class Figure(AbstractFigure):
         labels = [rf"$\gamma = {gamma:g}$" for gamma in GAMMAS]
         figure.legend(grid[1].get_lines(), labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["runs"].isel(sigma=0).transpose("gamma", "seed", "t", ...)
         final, first = (np.array([machine_errors(runs.isel(gamma=index), at) for index in range(3)]) for at in (-1, 0))
         likeness = np.array([machine_correlations(runs.isel(gamma=index)) for index in range(3)])
         loss, size = runs["loss"].values, runs["kernel_norm"].values
-        falls, grows = (
-            _spread(1 - loss / loss[..., :1]),
-            _spread((size - size[..., :1]) / (size[..., -1:] - size[..., :1])),
-        )
-        late, more = _late(loss, runs["kernel_alignment"].values), (1.0, inf)
-        found = [
-            (
-                "(b) Anisotropy spreads the fall of the loss: decades from 10 to 90 %, gamma = 1 less 0.",
-                falls[2] - falls[0],
-            ),
-            ("(d) It slows the kernel's growth: decades from 10 to 90 % of it, gamma = 1 less 0.", grows[2] - grows[0]),
-        ]
+        falls = _spread(1 - loss / loss[..., :1])
+        grows = _spread((size - size[..., :1]) / (size[..., -1:] - size[..., :1]))
+        late = _late(loss, runs["kernel_alignment"].values)
+        said = "(b) Anisotropy spreads the fall of the loss: decades from 10 to 90 %, gamma = 1 less 0."
+        yield Claim(said, *POSITIVE, *mean_over(falls[2] - falls[0]))
+        said = "(d) It slows the kernel's growth: decades from 10 to 90 % of it, gamma = 1 less 0."
+        yield Claim(said, *POSITIVE, *mean_over(grows[2] - grows[0]))
         for index in (1, 2):
             said = (
                 "(e) The alignment varies more while the loss falls from 90 % to 10 %: its range at gamma = "
                 f"{GAMMAS[index]:g} less that at 0."
             )
-            found.append((said, late[index] - late[0]))
-        claims = [Claim(said, "> 0", (0.0, inf), *mean_over(values)) for said, values in found]
+            yield Claim(said, *POSITIVE, *mean_over(late[index] - late[0]))
         said = (
             "(f) Whitened: the final network is kernel regression with its final kernel: relative error on test points."
         )
-        claims.append(Claim(said, "small", (0.0, 0.15), *mean_over(final[0])))
-        claims.append(Claim("(f) Whitened: correlation of the two.", "near 1", (0.99, inf), *mean_over(likeness[0])))
+        yield Claim(said, "small", (0.0, 0.15), *mean_over(final[0]))
+        yield Claim("(f) Whitened: correlation of the two.", "near 1", (0.99, inf), *mean_over(likeness[0]))
         for index in (1, 2):
             said = f"(f) Anisotropy spoils it: error at gamma = {GAMMAS[index]:g} over that at {GAMMAS[index - 1]:g}."
-            claims.append(Claim(said, "> 1", more, *mean_over(final[index] / final[index - 1])))
+            yield Claim(said, *ABOVE_ONE, *mean_over(final[index] / final[index - 1]))
         said = "(f) At gamma = 1 the final kernel is still the better model: error of the first over its."
-        claims.append(Claim(said, "> 1", more, *mean_over(first[2] / final[2])))
-        return claims
+        yield Claim(said, *ABOVE_ONE, *mean_over(first[2] / final[2]))
 
 
 def _spread(rise: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from ...observe import Observable
 from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import SilentAlignment, start_overlaps
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import name_used
 from .._silent import TIME, whitened_task
@@ -83,21 +83,19 @@ class Figure(AbstractFigure):
             ax.set(xlabel=TIME, yscale="log", ylim=(1e-8, 2.0))
             ax.legend(frameon=False, fontsize=7, loc="lower right")
 
-    def claims(self, data: Data) -> list[Claim]:
-        found = []
+    def claims(self, data: Data) -> Claims:
         for name, label in (("synthetic", "(a)"), ("mnist", "(b)")):
             flow, theory = (_lanes(data[key]) for key in (name, f"{name}_theory"))
             off = np.abs(flow - theory).max()
             said = f"{label}: q and r follow equations 27 and 28, corrected for r_0: largest difference over s."
-            found.append(Claim(said, "0", (0.0, 1e-3), float(off)))
+            yield Claim(said, "0", (0.0, 1e-3), float(off))
             printed = np.abs(_printed(flow[:, 0, :1]) - flow).max(axis=(1, 2))
             said = f"{label}: the equations as printed, with r_0 = 0: largest difference over s."
-            found.append(Claim(said, "0", (0.0, 0.01), *mean_over(printed)))
+            yield Claim(said, "0", (0.0, 0.01), *mean_over(printed))
         mean = float(start_overlaps(WIDTH, sigma_u=SIGMA / WIDTH**0.5, sigma_w=SIGMA / SIZE**0.5).q_mean)
         ratio = mean_over(_lanes(data["synthetic"])[:, 0, 0] / mean)
         said = "Equation 17: mean of q_0 at synthetic starts, over (sigma^2/2)(1 + N/D)."
-        found.append(Claim(said, "1", (0.75, 1.25), *ratio))
-        return found
+        yield Claim(said, "1", (0.75, 1.25), *ratio)
 
 
 def _lanes(data: Any) -> np.ndarray:

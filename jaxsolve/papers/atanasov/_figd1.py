@@ -1,7 +1,5 @@
 """Figure D.1: a faster first layer makes the loss fall faster, and the plain kernel's spike stronger."""
 
-from math import inf
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,7 @@ from ...observe import loss, Observable
 from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import plain_spiked_kernel
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._silent import TIME, whitened_task
 
@@ -66,27 +64,16 @@ class Figure(AbstractFigure):
         for ax in (a, b):
             ax.legend(frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["runs"].transpose("seed", "rate", "t")
         losses, spikes = runs["loss"].values, runs["spike"].values[..., -1]
         slopes = -(np.diff(losses) / np.diff(TIMES)).min(-1) / losses[..., 0]
-        return [
-            Claim(
-                "(a) A faster first layer steepens the fall of the loss: exponent of eta_1 in the steepest slope.",
-                "> 0",
-                (0.0, inf),
-                *exponent(RATES, slopes),
-            ),
-            Claim(
-                "(b) The spike grows linearly: exponent of eta_1/eta_2.", "1", (0.95, 1.05), *exponent(RATES, spikes)
-            ),
-            Claim(
-                "(b) The spike over that of equation 37, mean over rates.",
-                "1",
-                (0.95, 1.05),
-                *mean_over((spikes / _theory()).mean(-1)),
-            ),
-        ]
+        said = "(a) A faster first layer steepens the fall of the loss: exponent of eta_1 in the steepest slope."
+        yield Claim(said, *POSITIVE, *exponent(RATES, slopes))
+        said = "(b) The spike grows linearly: exponent of eta_1/eta_2."
+        yield Claim(said, "1", (0.95, 1.05), *exponent(RATES, spikes))
+        said = "(b) The spike over that of equation 37, mean over rates."
+        yield Claim(said, "1", (0.95, 1.05), *mean_over((spikes / _theory()).mean(-1)))
 
 
 def _theory() -> np.ndarray:

@@ -1,7 +1,5 @@
 """Figure D.3: how loss, kernel alignment and the first layer of linear networks depend on depth."""
 
-from math import inf
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,7 @@ from ...nets import DeepLinear, Scaling
 from ...observe import half_loss_time, kernel_alignment, layer_cosine, loss
 from ...plot import COLORS
 from ...theory import spiked_kernel
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._silent import rise_time, TIME, whitened_task
 
@@ -52,34 +50,33 @@ class Figure(AbstractFigure):
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
-        deep, found = data["deep"].transpose("matrices", "seed", "sigma", "t", ...), []
+    def claims(self, data: Data) -> Claims:
+        deep = data["deep"].transpose("matrices", "seed", "sigma", "t", ...)
         losses = deep["loss"].values
         half = half_loss_time(TIMES, losses)
         for index, matrices in enumerate(MATRICES):
             if matrices > 2:
                 said = f"(a) L = {matrices}: exponent of sigma in the time to half the loss."
                 accepted = (2 - matrices - 0.25 * (matrices - 2), 2 - matrices + 0.25 * (matrices - 2))
-                found.append(Claim(said, f"{2 - matrices}", accepted, *exponent(SIGMAS, half[index])))
+                yield Claim(said, f"{2 - matrices}", accepted, *exponent(SIGMAS, half[index]))
         early, late = (rise_time(TIMES, 1 - losses / losses[..., :1], fall) for fall in (0.1, 0.9))
         widths = ((late - early) / half)[..., -1]
         steps = [mean_over(after - before) for before, after in zip(widths, widths[1:], strict=False)]
         said = "(a) Depth sharpens the fall of the loss: its width over its half time, largest step with L."
-        found.append(Claim(said, "< 0", (-inf, 0.0), *max(steps, key=sum)))
+        yield Claim(said, *NEGATIVE, *max(steps, key=sum))
         ends = deep["kernel_alignment"].values[..., 0, -1]
         steps = [mean_over(after - before) for before, after in zip(ends, ends[1:], strict=False)]
         said = "(b) The final alignment grows with depth: smallest step from one L to the next."
-        found.append(Claim(said, "> 0", (0.0, inf), *min(steps, key=lambda one: one.value - one.uncertainty)))
+        yield Claim(said, *POSITIVE, *min(steps, key=lambda one: one.value - one.uncertainty))
         for index, matrices in enumerate(MATRICES):
             off = mean_over(ends[index] - _limit(matrices))
             said = f"(b) L = {matrices}: final alignment less that of a balanced network."
-            found.append(Claim(said, "0", (-0.02, 0.02), *off))
+            yield Claim(said, "0", (-0.02, 0.02), *off)
         far = float(spiked_kernel(1.0, jnp.ones(1000)).alignment(SIZE))
-        found.append(Claim("(b) It approaches 1: value for 1000 layers, by theory alone.", "1", (0.99, 1.0), far))
+        yield Claim("(b) It approaches 1: value for 1000 layers, by theory alone.", "1", (0.99, 1.0), far)
         cosine = deep["layer_cosine_0"].values[..., 0, -1]
         said = "(c) The first layer comes to lie on beta at every depth: smallest final cosine over depths."
-        found.append(Claim(said, "1", (0.95, 1.001), *min(map(mean_over, cosine), key=lambda one: one.value)))
-        return found
+        yield Claim(said, "1", (0.95, 1.001), *min(map(mean_over, cosine), key=lambda one: one.value))
 
 
 def _limit(matrices: int) -> float:

@@ -9,7 +9,7 @@ from diffrax import Tsit5
 from ...dynamics import GradientFlow
 from ...observe import kernel, kernel_alignment, loss, outputs
 from ...plot import COLORS, gram
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._silent import TIME
 from .._silent_images import ImageTask, INPUTS, MLPOnImages, TARGETS
@@ -63,17 +63,16 @@ class Figure(AbstractFigure):
             ax.set(xlabel="", ylabel="")
         panels[0].set(xlabel="sample, by class", ylabel="sample, by class")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         ends = [runs["kernel_alignment"].isel(t=-1).values for runs in data.values()]
         steps = [mean_over(after - before) for before, after in zip(ends, ends[1:], strict=False)]
         said = "(a) The final alignment grows with depth: smallest step from one depth to the next."
-        found = [Claim(said, "> 0", (0.0, inf), *min(steps, key=lambda one: one.value - one.uncertainty))]
+        yield Claim(said, *POSITIVE, *min(steps, key=lambda one: one.value - one.uncertainty))
         for name, runs in data.items():
             layers = int(name.removeprefix("layers_"))
             off = [_off(runs.isel(seed=seed, t=-1), layers) for seed in range(runs.sizes["seed"])]
             said = f"(b) L = {layers}: distance of the final kernel from (L - 1) f f^T + |beta|^2 X X^T, in its size."
-            found.append(Claim(said, "0", (-inf, 0.1), *mean_over(off)))
-        return found
+            yield Claim(said, "0", (-inf, 0.1), *mean_over(off))
 
 
 def _kernel(runs: "xarray.Dataset", t: int) -> "tuple[xarray.DataArray, np.ndarray]":

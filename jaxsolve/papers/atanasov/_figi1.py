@@ -14,7 +14,7 @@ from ...data import Dataset
 from ...dynamics import Descent
 from ...nets import Scaling, WideResNet
 from ...observe import cross_kernel, kernel, loss, outputs, test_outputs
-from .._claim import Claim, mean_over
+from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import halved, images, whitened
 from .._silent import rise_time, turned_before
@@ -70,8 +70,7 @@ class Figure(AbstractFigure):
         axes[0, 0].legend(frameon=False, fontsize=7)
         axes[0, 1].legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
-        found = []
+    def claims(self, data: Data) -> Claims:
         for name, panel in PANELS.items():
             run = _lanes(data, name)
             if name == "whitened":
@@ -79,26 +78,25 @@ class Figure(AbstractFigure):
                     f"{panel}. The kernel does not grow before it has turned: share of the alignment's rise that is "
                     "done when |K| has grown by a tenth of its growth."
                 )
-                found.append(Claim(said, "about 1", (0.8, 1.2), *mean_over(_turned_before_growth(run))))
+                yield Claim(said, "about 1", (0.8, 1.2), *mean_over(_turned_before_growth(run)))
                 said = f"{panel}. The final kernel is strongly correlated with the network: on test points."
-                found.append(Claim(said, "near 1", (0.9, inf), *mean_over(machine_correlations(run))))
+                yield Claim(said, "near 1", (0.9, inf), *mean_over(machine_correlations(run)))
             better = machine_errors(run, 0) / machine_errors(run)
             said = f"{panel}. The final kernel is the better model: the first one's error on test points over its."
-            found.append(Claim(said, "> 1", (1.0, inf), *mean_over(better)))
+            yield Claim(said, *ABOVE_ONE, *mean_over(better))
         run = _lanes(data, "plain")
         turned = turned_before(run["t"], run["loss"].values, run["kernel_alignment"].values, 0.5)
         said = "I.1. The loss falls before the alignment is final: share of its rise that is done at half the loss."
-        found.append(Claim(said, "< 1", (-inf, 1.0), *mean_over(turned)))
+        yield Claim(said, "< 1", (-inf, 1.0), *mean_over(turned))
         said = "I.1. So the final kernel is not perfectly correlated with the network: correlation on test points."
-        found.append(Claim(said, "< 1", (0.0, 0.99), *mean_over(machine_correlations(run))))
+        yield Claim(said, "< 1", (0.0, 0.99), *mean_over(machine_correlations(run)))
         for name, panel in PANELS.items():
             large, small = (_lanes(data, name, first)["kernel_alignment"].isel(t=-1) for first in (FIRST, FIRSTS[0]))
             said = (
                 f"{panel}. Small weights in the first layer give worse final alignment: that at {FIRST:g} less that "
                 f"at {FIRSTS[0]:g}."
             )
-            found.append(Claim(said, "> 0", (0, inf), *mean_over(large - small)))
-        return found
+            yield Claim(said, *POSITIVE, *mean_over(large - small))
 
 
 def _lanes(data: Data, name: str, first: float = FIRST) -> "xarray.Dataset":

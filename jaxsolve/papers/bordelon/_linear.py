@@ -1,13 +1,12 @@
 """A deep linear network: its kernels beside those of the rich and of the lazy limit."""
 
-from math import inf
 from typing import Any
 
 import numpy as np
 
 from ...nets import linear
 from ...plot import COLORS
-from .._claim import bars, Claim, mean_over
+from .._claim import bars, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._mean_field import agreement, Training
 
@@ -53,22 +52,18 @@ class Figure(AbstractFigure):
                     ax.set_title(rf"$H^{layer}$", fontsize=8)
             panels[row, 0].set_ylabel(name, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
         rich = agreement(networks, limit, *_layers())
         lazy = agreement(networks, limit.isel(t=0, drop=True), *_layers())
-        found = []
         for richness in RICHNESSES:
             said = f"Richness {richness:g}: cosine between kernels of networks and of the rich limit, mean over layers."
             number, least = ("0.995", 0.985) if richness == RICHNESSES[-1] else ("0.99 or more", 0.99)
-            found.append(Claim(said, number, (least, 1.0), *mean_over(rich.sel(richness=richness))))
+            yield Claim(said, number, (least, 1.0), *mean_over(rich.sel(richness=richness)))
         said = f"Richness {RICHNESSES[-1]:g}: the same with the lazy limit."
-        found.append(Claim(said, "0.764", (0.73, 0.8), *mean_over(lazy.isel(richness=-1))))
+        yield Claim(said, "0.764", (0.73, 0.8), *mean_over(lazy.isel(richness=-1)))
         falls = (lazy.isel(richness=0) - lazy.isel(richness=-1)).values
-        found.append(
-            Claim("The lazy limit is the worse, the richer: loss of cosine.", "> 0", (0.0, inf), *mean_over(falls))
-        )
-        return found
+        yield Claim("The lazy limit is the worse, the richer: loss of cosine.", *POSITIVE, *mean_over(falls))
 
 
 def _layers() -> range:

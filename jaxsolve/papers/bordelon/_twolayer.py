@@ -6,7 +6,7 @@ import numpy as np
 
 from ...nets import relu
 from ...plot import COLORS
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._mean_field import agreement, Training
 
@@ -49,18 +49,16 @@ class Figure(AbstractFigure):
         for row, name in enumerate(("network", "limit")):
             panels[row, 0].set_ylabel(rf"$\Phi^1$, {name}", fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
         error, far = 2 * limit["loss"], 2 * abs(networks["loss"] - limit["loss"]).max("t")
-        found = []
         for richness, read in READ.items():
             for step, value in zip((100, 199), read, strict=True):
                 said = f"Richness {richness:g}: mean squared error of the limit after {step} steps, of theirs read off."
                 accepted = (value - LINE, value + LINE)
-                found.append(Claim(said, f"{value:g}", accepted, float(error.sel(richness=richness).isel(t=step))))
+                yield Claim(said, f"{value:g}", accepted, float(error.sel(richness=richness).isel(t=step)))
             said = f"Richness {richness:g}: largest distance between the losses of a network and of the limit."
-            found.append(Claim(said, "hidden by the line", (0.0, 2 * LINE), *mean_over(far.sel(richness=richness))))
+            yield Claim(said, "hidden by the line", (0.0, 2 * LINE), *mean_over(far.sel(richness=richness)))
             alike = agreement(networks, limit, 1).sel(richness=richness)
             said = f"Richness {richness:g}: cosine between the kernels of networks and of the limit, at equal times."
-            found.append(Claim(said, "1, by eye", (0.98, 1.0), *mean_over(alike)))
-        return found
+            yield Claim(said, "1, by eye", (0.98, 1.0), *mean_over(alike))

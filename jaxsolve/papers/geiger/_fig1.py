@@ -9,7 +9,7 @@ from ...dynamics import FrozenKernel
 from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
 from ...sweeps import padded
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtAlpha, collapsing_power, flow, measure, over_seeds, parity, SETTING, width_axis
 
@@ -62,43 +62,25 @@ class Figure(AbstractFigure):
         d.set(xscale="log", xlabel=r"$\sqrt{h}\,\alpha$", ylabel="test error, rescaled", title="(d)")
         c.legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         error, frozen = _errors(data)
         lazy, feature = error.isel(alpha=-1), error.isel(alpha=0)
         gap = lazy - feature
-        found = [
-            Claim(
-                "(a) At the largest alpha the error is that of the frozen kernel. Difference, all widths.",
-                "0",
-                (-0.005, 0.005),
-                *mean_over((lazy - frozen).mean("width")),
-            ),
-            Claim(
-                "(a) Feature learning outperforms lazy training at the smallest width: error at the largest alpha less "
-                "that at the smallest.",
-                "> 0",
-                (0, inf),
-                *mean_over(gap.isel(width=0)),
-            ),
-            Claim(
-                "(a) So it does at the largest width.",
-                "> 0",
-                (0, inf),
-                *mean_over(gap.isel(width=-1)),
-            ),
-            Claim(
-                "(a) The difference diminishes with the width: at the smallest width less at the largest.",
-                "> 0",
-                (0, inf),
-                *mean_over(gap.isel(width=0) - gap.isel(width=-1)),
-            ),
-        ]
+        said = "(a) At the largest alpha the error is that of the frozen kernel. Difference, all widths."
+        yield Claim(said, "0", (-0.005, 0.005), *mean_over((lazy - frozen).mean("width")))
+        said = (
+            "(a) Feature learning outperforms lazy training at the smallest width: error at the largest alpha less "
+            "that at the smallest."
+        )
+        yield Claim(said, *POSITIVE, *mean_over(gap.isel(width=0)))
+        yield Claim("(a) So it does at the largest width.", *POSITIVE, *mean_over(gap.isel(width=-1)))
+        said = "(a) The difference diminishes with the width: at the smallest width less at the largest."
+        yield Claim(said, *POSITIVE, *mean_over(gap.isel(width=0) - gap.isel(width=-1)))
         for name, cells in (("lazy", lazy), ("feature-learning", feature)):
             fall = mean_over(cells.isel(width=0) - cells.isel(width=-1))
-            found.append(Claim(f"(a) Wider {name} networks are better: fall of the error.", "> 0", (0, inf), *fall))
+            yield Claim(f"(a) Wider {name} networks are better: fall of the error.", *POSITIVE, *fall)
         power = over_seeds(lambda runs: collapsing_power(_rescaled(runs.mean("seed"))), error)
-        found.append(Claim("(d) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *power))
-        return found
+        yield Claim("(d) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *power)
 
 
 def _errors(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":

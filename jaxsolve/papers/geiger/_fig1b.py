@@ -16,7 +16,7 @@ from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error
 from ...until import margin_above
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import BETA, over_seeds, width_axis
 from .._images import halved, images
@@ -79,7 +79,7 @@ class Figure(AbstractFigure):
             width_axis(ax, widths)
             ax.legend(frameon=False, fontsize=7, loc="lower left")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         outputs, targets = _outputs(data)
         single = _single(outputs, targets)
         gap = single.isel(alpha=-1) - single.isel(alpha=0)
@@ -88,19 +88,16 @@ class Figure(AbstractFigure):
         gain = lambda f: float((_single(f, targets).mean("seed") - ensemble_error(f, targets)).mean())
         better = lambda f: float(np.diff(ensemble_error(f, targets).isel(width=-1, alpha=[0, -1]))[0])
         said = "Feature learning outperforms lazy training at the {}: error at the largest alpha less at the smallest."
-        found = [
-            Claim(f"1 (b). {said.format('smallest width')}", "> 0", (0, inf), *mean_over(gap.isel(width=0))),
-            Claim(f"1 (b). {said.format('largest width, too')}", "> 0", (0, inf), *mean_over(gap.isel(width=-1))),
-        ]
+        yield Claim(f"1 (b). {said.format('smallest width')}", *POSITIVE, *mean_over(gap.isel(width=0)))
+        yield Claim(f"1 (b). {said.format('largest width, too')}", *POSITIVE, *mean_over(gap.isel(width=-1)))
         for place, name in ((0, "feature learning"), (-1, "lazy")):
             said = f"1 (b). Wider networks are better, {name}: fall of the error."
-            found.append(Claim(said, "> 0", (0, inf), *mean_over(fall.isel(alpha=place))))
+            yield Claim(said, *POSITIVE, *mean_over(fall.isel(alpha=place)))
         for name, cells in ends.items():
             said = f"2 (d). The average is better than single networks, {name}: their error less its."
-            found.append(Claim(said, "> 0", (0, inf), *over_seeds(gain, cells)))
+            yield Claim(said, *POSITIVE, *over_seeds(gain, cells))
         said = "2 (d). Averages differ, too: error of the lazy one less that of the feature-learning one, widest."
-        found.append(Claim(said, "> 0", (0, inf), *over_seeds(better, outputs)))
-        return found
+        yield Claim(said, *POSITIVE, *over_seeds(better, outputs))
 
 
 def _outputs(data: Data) -> "tuple[xarray.DataArray, np.ndarray]":

@@ -8,7 +8,7 @@ import numpy as np
 from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error, ensemble_variance
-from .._claim import Claim
+from .._claim import Claim, Claims, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, guide, measure, over_seeds, parity, SETTING, width_axis
 
@@ -64,33 +64,29 @@ class Figure(AbstractFigure):
             b.plot([], [], color="0.3", ls=style, lw=1.0, label=name)
         figure.legend(*b.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         outputs, targets = _outputs(data)
-        found = []
         for scale, name in REGIMES.items():
             slope = over_seeds(_slope, outputs.sel(scale=scale))
-            found.append(Claim(f"(a) Exponent of h in the variance over starts, {name}.", "-1", (-1.3, -0.7), *slope))
+            yield Claim(f"(a) Exponent of h in the variance over starts, {name}.", "-1", (-1.3, -0.7), *slope)
         for scale, name in REGIMES.items():
             cells = outputs.sel(scale=scale)
             gain = over_seeds(lambda f: float((_single(f, targets) - _average(f, targets)).mean()), cells)
-            found.append(
-                Claim(f"(c) The average is better, {name}: error of single networks less its.", "> 0", (0, inf), *gain)
-            )
+            yield Claim(f"(c) The average is better, {name}: error of single networks less its.", *POSITIVE, *gain)
             drift = over_seeds(lambda f: _drift(_average(f, targets)), cells)
             said = f"(c) The error of the average does not depend on h, {name}: at the smallest less at the largest."
-            found.append(Claim(said, "0", (-0.005, 0.005), *drift))
+            yield Claim(said, "0", (-0.005, 0.005), *drift)
             ahead = over_seeds(
                 lambda f: float(_single(f.isel(width=-1), targets) - _average(f.isel(width=1), targets)), cells
             )
             said = f"(c) The average of narrow networks (the second width) is no worse than a single wide one, {name}."
-            found.append(Claim(f"{said} Error of the wide one less its.", ">= 0", (0, inf), *ahead))
+            yield Claim(f"{said} Error of the wide one less its.", ">= 0", (0, inf), *ahead)
         ratio = over_seeds(
             lambda f: float((_average(f.sel(scale=LAZY), targets) / _average(f.sel(scale=FEATURE), targets)).mean()),
             outputs,
         )
         said = "(c) Averages of feature-learning networks are slightly better: error of the lazy one over theirs."
-        found.append(Claim(said, "1.02", (1.0, 1.1), *ratio))
-        return found
+        yield Claim(said, "1.02", (1.0, 1.1), *ratio)
 
 
 def _outputs(data: Data) -> "tuple[xarray.DataArray, np.ndarray]":

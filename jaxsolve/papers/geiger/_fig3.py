@@ -6,7 +6,7 @@ import numpy as np
 
 from ...observe import half_loss_time
 from ...plot import collapse, COLORS
-from .._claim import Claim, mean_over, Measured
+from .._claim import Claim, Claims, mean_over, Measured
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import (
     ALPHA_TESTS,
@@ -76,37 +76,32 @@ class Figure(AbstractFigure):
         grid[2, 1].legend(handles=grid[2, 1].lines[-3:-1], frameon=False, fontsize=7)
         grid[0, 1].axhline(1.0, color=COLORS[-1], lw=0.6, ls=":")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         change, (half, end) = _change(data), _times(data)
         logs, lazy = logarithm(change), data["flow"]["loss"].sel(alpha=LAZY).sel(t=1.0, method="nearest")
         moved, slow, fast = "change of the kernel", "feature learning", "lazy"
-        found = [
-            (f"(a) Exponent of alpha in the {moved}, {slow} (eq. 9).", "-1.7", (-1.9, -1.5), _alpha(change, FEATURE)),
-            (f"(a) Exponent of alpha in the {moved}, {fast}.", "-1", (-1.1, -0.9), _alpha(change, LAZY)),
-            (
-                f"(a) Exponent of h in the {moved}, {fast}.",
-                "-1/2 as printed; -1 as corrected",
-                (-1.15, -0.85),
-                _width(change, LAZY),
-            ),
-        ]
+        said = f"(a) Exponent of alpha in the {moved}, {slow} (eq. 9)."
+        yield Claim(said, "-1.7", (-1.9, -1.5), *_alpha(change, FEATURE))
+        said = f"(a) Exponent of alpha in the {moved}, {fast}."
+        yield Claim(said, "-1", (-1.1, -0.9), *_alpha(change, LAZY))
+        said = f"(a) Exponent of h in the {moved}, {fast}."
+        yield Claim(said, "-1/2 as printed; -1 as corrected", (-1.15, -0.85), *_width(change, LAZY))
         together = over_seeds(lambda one: collapsing_power(one.mean("seed")), logs)
-        found.append(("(a) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), together))
+        yield Claim("(a) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *together)
         said = (
             "(a) At the crossover the kernel changes by about its own size: decimal logarithm of the change at "
             "sqrt(h) alpha = 1, our choice of the boundary, of which the paper gives the order."
         )
-        found.append((said, "0", (-0.5, 0.5), over_seeds(_crossing, logs)))
+        yield Claim(said, "0", (-0.5, 0.5), *over_seeds(_crossing, logs))
         gap = mean_over((lazy.max("alpha") - lazy.min("alpha")).max("width"))
-        found.append(("(b) The lazy loss is that of any alpha: largest difference at t = 1.", "0", (-0.03, 0.03), gap))
+        yield Claim("(b) The lazy loss is that of any alpha: largest difference at t = 1.", "0", (-0.03, 0.03), *gap)
         gap = mean_over((lazy.max("width") - lazy.min("width")).max("alpha"))
-        found.append(("(b) Nor does it depend on h: largest difference at t = 1.", "0", (-0.03, 0.03), gap))
+        yield Claim("(b) Nor does it depend on h: largest difference at t = 1.", "0", (-0.03, 0.03), *gap)
         for exponent, paper, accepted, of in (("alpha", "1", (0.9, 1.1), _alpha), ("h", "1/2", (0.35, 0.65), _width)):
             said = f"(c) Exponent of {exponent} in t1, {slow} (eq. 10)."
-            found.append((said, paper, accepted, of(half, FEATURE)))
+            yield Claim(said, paper, accepted, *of(half, FEATURE))
         for name, times in (("t1", half), ("t2", end)):
-            found.append((f"(c) Exponent of alpha in {name}, {fast}.", "0", (-0.05, 0.05), _alpha(times, LAZY)))
-        return [Claim(said, paper, accepted, *measured) for said, paper, accepted, measured in found]
+            yield Claim(f"(c) Exponent of alpha in {name}, {fast}.", "0", (-0.05, 0.05), *_alpha(times, LAZY))
 
 
 def _alpha(values: "xarray.DataArray", regime: slice) -> Measured:

@@ -12,7 +12,7 @@ from ...dynamics import FrozenKernel, RunEnd
 from ...observe import Observable, test_accuracy
 from ...plot import COLORS, gram, MARKERS
 from ...sweeps import padded
-from .._claim import bars, Claim, mean_over
+from .._claim import bars, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtAlpha, flow, measure, parity, SETTING, width_axis
 
@@ -77,7 +77,7 @@ class Figure(AbstractFigure):
         width_axis(c, trained["width"].values)
         c.legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         vanilla, start, end = _errors(data).values()
         labels, grams = data["trained"]["labels"].values, data["trained"]["gram"].transpose("seed", "width", "t", ...)
         sizes, same = np.linalg.norm(grams.values, axis=(-2, -1)), labels[:, None] == labels[None, :]
@@ -88,14 +88,14 @@ class Figure(AbstractFigure):
         full, better = (
             (one - other).transpose("seed", "width").values for one, other in ((end, vanilla), (start, end))
         )
+        over_widths = lambda values: mean_over(values.mean(-1))
+        yield Claim("(b) The kernel inflates: decimal logarithm of its growth.", *POSITIVE, *over_widths(growth))
         said = "(b) It does so by classes: growth of the mean within less that between, over the size of an entry."
-        found = [
-            ("(b) The kernel inflates: decimal logarithm of its growth.", "> 0", (0.0, inf), growth),
-            (said, "> 0", (0.0, inf), sharper),
-            ("(c) The kernel of the end has the full performance: its error less that of training.", "0", NEAR, full),
-            ("(c) The kernel of the start has not: its error less that of the end's.", "> 0", (0.0, inf), better),
-        ]
-        return [Claim(said, paper, accepted, *mean_over(values.mean(-1))) for said, paper, accepted, values in found]
+        yield Claim(said, *POSITIVE, *over_widths(sharper))
+        said = "(c) The kernel of the end has the full performance: its error less that of training."
+        yield Claim(said, "0", NEAR, *over_widths(full))
+        said = "(c) The kernel of the start has not: its error less that of the end's."
+        yield Claim(said, *POSITIVE, *over_widths(better))
 
 
 def _gram(view: View) -> Float[Array, "shown shown"]:

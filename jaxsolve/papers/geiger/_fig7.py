@@ -9,7 +9,7 @@ import numpy as np
 from ..._core import View
 from ...observe import half_loss_time, loss, Observable, test_output_change
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, measure, parity, power, SETTING, when
 
@@ -73,45 +73,25 @@ class Figure(AbstractFigure):
         for ax in (c, d):
             ax.set_xlabel("time $t/t_1$")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         half, moved, size = _read(data)
         after, start = slice(1, None), size.isel(t=0, drop=True)
         at = lambda values, share: when(TIMES[after], values.isel(t=after), share * half)
         first, second = (at(moved, share) for share in EARLY)
         growth = np.log(second / first) / np.log(EARLY[1] / EARLY[0])
         alpha = half["scale"] / half["width"] ** 0.5
-        return [
-            Claim(
-                f"(a) Exponent of t in |f - f_0| from {EARLY[0]:g} to {EARLY[1]:g} t1.",
-                "1",
-                (0.9, 1.1),
-                *mean_over(growth.mean(["width", "scale"])),
-            ),
-            Claim(
-                "(b) Exponent of h in |f(w)| at t1: the output grows by sqrt(h).",
-                "1/2",
-                (0.4, 0.6),
-                *power(at(size, 1.0).sel(scale=SHARED), "width"),
-            ),
-            Claim(
-                "(b) Exponent of h in |f(w)| at t1 over |f(w_0)|.",
-                "1/2",
-                (0.35, 0.65),
-                *power(at(size, 1.0).sel(scale=SHARED) / start.sel(scale=SHARED), "width"),
-            ),
-            Claim(
-                f"(c) Exponent of h in |f - f_0| at {EARLY[1]:g} t1, at a given sqrt(h) alpha (eq. 30).",
-                "1/2",
-                (0.4, 0.6),
-                *power(second.sel(scale=SHARED), "width"),
-            ),
-            Claim(
-                f"(d) Exponent of sqrt(h) alpha in alpha |f - f_0| at {EARLY[1]:g} t1 (eq. 30).",
-                "1",
-                (0.9, 1.1),
-                *power(second * alpha, "scale"),
-            ),
-        ]
+        said = f"(a) Exponent of t in |f - f_0| from {EARLY[0]:g} to {EARLY[1]:g} t1."
+        yield Claim(said, "1", (0.9, 1.1), *mean_over(growth.mean(["width", "scale"])))
+        said = "(b) Exponent of h in |f(w)| at t1: the output grows by sqrt(h)."
+        yield Claim(said, "1/2", (0.4, 0.6), *power(at(size, 1.0).sel(scale=SHARED), "width"))
+        said = "(b) Exponent of h in |f(w)| at t1 over |f(w_0)|."
+        yield Claim(
+            said, "1/2", (0.35, 0.65), *power(at(size, 1.0).sel(scale=SHARED) / start.sel(scale=SHARED), "width")
+        )
+        said = f"(c) Exponent of h in |f - f_0| at {EARLY[1]:g} t1, at a given sqrt(h) alpha (eq. 30)."
+        yield Claim(said, "1/2", (0.4, 0.6), *power(second.sel(scale=SHARED), "width"))
+        said = f"(d) Exponent of sqrt(h) alpha in alpha |f - f_0| at {EARLY[1]:g} t1 (eq. 30)."
+        yield Claim(said, "1", (0.9, 1.1), *power(second * alpha, "scale"))
 
 
 def _size(view: View) -> jax.Array:

@@ -7,7 +7,7 @@ from ...dynamics import Descent
 from ...observe import preactivation_velocity
 from ...plot import COLORS, MARKERS
 from ...sweeps import padded
-from .._claim import bars, Claim
+from .._claim import bars, Claim, Claims
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtAlpha, guide, parity, power, SAMPLES, width_axis
 
@@ -50,11 +50,9 @@ class Figure(AbstractFigure):
         guide(ax, ends, 1.3 * float(velocity.mean("seed").max()), -0.5, "$h^{-1/2}$")
         figure.legend(loc="outside right center", frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         velocity = data["start"]["preactivation_velocity"]
-        found = []
         for layer in range(velocity.sizes["hidden_layer"]):
             slope = power(velocity.isel(hidden_layer=layer), "width")
             said = f"Exponent of h in the velocity of the preactivations of hidden layer {layer + 1} (eq. 12)."
-            found.append(Claim(said, "-1/2", (-0.6, -0.4), *slope))
-        return found
+            yield Claim(said, "-1/2", (-0.6, -0.4), *slope)

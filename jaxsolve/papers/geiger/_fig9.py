@@ -7,7 +7,7 @@ import numpy as np
 from ...nets import relu
 from ...observe import test_kernel_change
 from ...plot import collapse
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, guide, measure, parity, power, SETTING
 
@@ -53,16 +53,14 @@ class Figure(AbstractFigure):
         ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=r"$|\Theta - \Theta_0|/|\Theta_0|$")
         ax.legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         change = data["flow"]["test_kernel_change"].isel(t=0)
-        found = []
         for regime, (where, paper, accepted) in REGIMES.items():
             part = change.sel(scale=where)
             window = " to ".join(f"{end:.3g}" for end in part["scale"].values[[0, -1]])
             said = f"Exponent of sqrt(h) alpha in the change of the kernel, {regime} sqrt(h) alpha: {window}."
-            found.append(Claim(said, paper, accepted, *power(part, "scale")))
+            yield Claim(said, paper, accepted, *power(part, "scale"))
         logs = change.copy(data=np.log10(change.values)).sel(scale=slice(0.0, 1.0))
         spread = (logs.max("width") - logs.min("width")).mean("scale")
         said = "Curves of all widths agree up to sqrt(h) alpha = 1: their mean distance, in decades."
-        found.append(Claim(said, "0", (0, 0.3), *mean_over(spread)))
-        return found
+        yield Claim(said, "0", (0, 0.3), *mean_over(spread))

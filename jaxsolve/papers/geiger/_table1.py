@@ -11,7 +11,7 @@ from ...data import Dataset
 from ...observe import test_kernel_change, weight_change
 from ...plot import COLORS, power_law
 from ...theory import lazy_scaling
-from .._claim import Claim, Measured
+from .._claim import Claim, Claims, Measured
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, flow, parity, power, SETTING
 
@@ -60,8 +60,7 @@ class Figure(AbstractFigure):
             ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=label)
             ax.legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
-        found = []
+    def claims(self, data: Data) -> Claims:
         for name, what, printed in (
             ("test_kernel_change", "kernel: a", KERNEL),
             ("weight_change", "weights: b", WEIGHTS),
@@ -71,8 +70,7 @@ class Figure(AbstractFigure):
                 measured = _exponent(data["flow"][name].isel(t=-1).sel(depth=depth))
                 paper = f"{value:g}, predicted {_predicted(name, depth):.2f}"
                 said = f"L = {depth}, change of the {what}."
-                found.append(Claim(said, paper, (value - width, value + width), *measured))
-        return found
+                yield Claim(said, paper, (value - width, value + width), *measured)
 
 
 def _exponent(cells: "xarray.DataArray") -> Measured:

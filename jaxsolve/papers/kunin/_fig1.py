@@ -9,7 +9,7 @@ from ...dynamics import Descent
 from ...observe import hamming_distance, loss, neuron_direction, neuron_radius
 from ...plot import neurons
 from ...sweeps import Zip
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size, Students
 
@@ -54,38 +54,36 @@ class Figure(AbstractFigure):
             ax.set_xlabel(r"overall scale $\tau$")
         axes[1, 0].set_ylabel("(b) relative scale $\\delta$")
 
-    def claims(self, data: Data) -> list[Claim]:
-        runs, found = data["grid"], []
+    def claims(self, data: Data) -> Claims:
+        runs = data["grid"]
         last, early = runs.isel(t=-1), runs.isel(t=1)
         error = last["test_loss"].copy(data=np.log10(last["test_loss"].values))
         said = "(b) At the smallest tau and delta = {} the error is smaller than at the largest: decades of difference."
         for delta in (-1, 0, 1):
             at = error.sel(delta=delta, method="nearest")
             fall = mean_over(at.isel(tau=0) - at.isel(tau=-1))
-            found.append(Claim(said.format(delta), "< 0", (-inf, 0), *fall))
+            yield Claim(said.format(delta), *NEGATIVE, *fall)
         mean = error.mean("seed")
         best = mean["delta"].values[int(mean.values.argmin()) % mean.sizes["delta"]]
         rows = [
-            ("Error at delta = 1 less that at -1, in decades", across_delta(error, -1, 1), "< 0"),
-            ("Error at delta = 1 less that at 0, in decades", across_delta(error, 0, 1), "< 0"),
-            ("Early, the kernel has moved farther at delta = 1 than at -1", _early(early, -1), "> 0"),
-            ("Early, the kernel has moved farther at delta = 1 than at 0", _early(early, 0), "> 0"),
-            ("More activation patterns change at delta = 1 than at -1", _across(last, "hamming_distance"), "> 0"),
-            ("Parameters move less at delta = 1 than at -1", _across(last, "parameter_distance"), "< 0"),
+            ("Error at delta = 1 less that at -1, in decades", across_delta(error, -1, 1), NEGATIVE),
+            ("Error at delta = 1 less that at 0, in decades", across_delta(error, 0, 1), NEGATIVE),
+            ("Early, the kernel has moved farther at delta = 1 than at -1", _early(early, -1), POSITIVE),
+            ("Early, the kernel has moved farther at delta = 1 than at 0", _early(early, 0), POSITIVE),
+            ("More activation patterns change at delta = 1 than at -1", _across(last, "hamming_distance"), POSITIVE),
+            ("Parameters move less at delta = 1 than at -1", _across(last, "parameter_distance"), NEGATIVE),
         ]
-        for said, measured, paper in rows:
-            accepted = (0, inf) if paper == "> 0" else (-inf, 0)
-            found.append(Claim(f"(b) At the smallest tau: {said}. Difference.", paper, accepted, *measured))
+        for said, measured, sign in rows:
+            yield Claim(f"(b) At the smallest tau: {said}. Difference.", *sign, *measured)
         said = "(b) The least error of the whole grid is at a positive delta: which one."
-        found.append(Claim(said, "> 0", (1e-9, inf), float(best)))
+        yield Claim(said, "> 0", (1e-9, inf), float(best))
         kernel = last["kernel_distance"].sel(delta=0, method="nearest")
         said = "(b) Large tau is lazy: kernel distance at the largest tau over that at the smallest, delta = 0."
-        found.append(Claim(said, "0", (0, 0.1), *mean_over(kernel.isel(tau=-1) / kernel.isel(tau=0))))
+        yield Claim(said, "0", (0, 0.1), *mean_over(kernel.isel(tau=-1) / kernel.isel(tau=0)))
         flips = data["plane"]["hamming_distance"].isel(t=-1)
         for index, name in ((2, "upstream"), (0, "balanced")):
             said = f"(a) {name}: more patterns change than in the lazy student. Difference of Hamming distances."
-            found.append(Claim(said, "> 0", (0, inf), *mean_over(flips[index] - flips[1])))
-        return found
+            yield Claim(said, *POSITIVE, *mean_over(flips[index] - flips[1]))
 
 
 def _early(early, delta: float):

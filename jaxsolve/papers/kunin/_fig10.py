@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size
 
@@ -32,39 +32,25 @@ class Figure(AbstractFigure):
         for ax in axes[-1]:
             ax.set_xlabel(r"overall scale $\tau$")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["grid"]
         least = runs.isel(tau=0)
         kernel, high, low = least["kernel_distance"], least["delta"].values[-1], least["delta"].values[0]
-        found = []
-        for delta, name in ((high, "upstream"), (0.0, "balanced"), (low, "downstream")):
+        most, less = ("most of it", (0.5, inf)), ("less than half", (-inf, 0.5))
+        for delta, name, expected in ((high, "upstream", most), (0.0, "balanced", less), (low, "downstream", less)):
             of = kernel.sel(delta=delta, method="nearest")
-            share = mean_over(of.isel(t=1) / of.isel(t=-1))
-            found.append((f"{name}: share of the kernel's last distance at the first checkpoint", share))
-        early = [
-            Claim(f"At the smallest tau, {found[0][0]}.", "most of it", (0.5, inf), *found[0][1]),
-            Claim(f"At the smallest tau, {found[1][0]}.", "less than half", (-inf, 0.5), *found[1][1]),
-            Claim(f"At the smallest tau, {found[2][0]}.", "less than half", (-inf, 0.5), *found[2][1]),
-        ]
-        rows = [
-            ("hamming_distance", 1, "more patterns change at delta = 1 than at -1", "> 0"),
-            ("hamming_distance", -1, "more patterns change at delta = 1 than at -1", "> 0"),
-            ("parameter_distance", -1, "parameters move less at delta = 1 than at -1", "< 0"),
-        ]
-        for measure, at, said, paper in rows:
-            place = "first" if at == 1 else "last"
-            measured = across_delta(runs[measure].isel(t=at), -1, 1)
-            accepted = (0, inf) if paper == "> 0" else (-inf, 0)
-            early.append(
-                Claim(f"At the smallest tau and the {place} checkpoint {said}. Difference.", paper, accepted, *measured)
-            )
-        lazy = runs.isel(tau=-1, t=-1)
-        early.append(
-            Claim(
-                "At the largest tau delta does not matter: change of the error from delta = -1 to 1 (decades).",
-                "about 0",
-                (-0.1, 0.1),
-                *mean_over(np.log10(lazy["test_loss"].isel(delta=-1).values / lazy["test_loss"].isel(delta=0).values)),
-            )
+            said = f"At the smallest tau, {name}: share of the kernel's last distance at the first checkpoint."
+            yield Claim(said, *expected, *mean_over(of.isel(t=1) / of.isel(t=-1)))
+        rows = (
+            ("hamming_distance", 1, "more patterns change at delta = 1 than at -1", POSITIVE),
+            ("hamming_distance", -1, "more patterns change at delta = 1 than at -1", POSITIVE),
+            ("parameter_distance", -1, "parameters move less at delta = 1 than at -1", NEGATIVE),
         )
-        return early
+        for measure, at, what, sign in rows:
+            place = "first" if at == 1 else "last"
+            said = f"At the smallest tau and the {place} checkpoint {what}. Difference."
+            yield Claim(said, *sign, *across_delta(runs[measure].isel(t=at), -1, 1))
+        error = runs["test_loss"].isel(tau=-1, t=-1)
+        said = "At the largest tau delta does not matter: change of the error from delta = -1 to 1 (decades)."
+        change = np.log10(error.isel(delta=-1).values / error.isel(delta=0).values)
+        yield Claim(said, "about 0", (-0.1, 0.1), *mean_over(change))

@@ -1,8 +1,6 @@
 """Figure 12: the steps to grok over overall scale tau and alpha."""
 
-from math import inf
-
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, NEGATIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
@@ -31,11 +29,9 @@ class Figure(AbstractFigure):
             figure.colorbar(image, ax=ax, label=name)
         figure.axes[0].set_ylabel(r"overall scale $\tau$")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["runs"]
         gain, upstream = sooner_upstream(runs), float(runs["alpha"].max())
         said = f"steps to grok at alpha = {upstream:g} over those at 1, or to the end: their logarithm."
-        return [
-            Claim(f"tau = {tau:g}: {said}", "< 0", (-inf, 0), *mean_over(gain.sel(tau=tau)))
-            for tau in runs["tau"].values
-        ]
+        for tau in runs["tau"].values:
+            yield Claim(f"tau = {tau:g}: {said}", *NEGATIVE, *mean_over(gain.sel(tau=tau)))

@@ -12,7 +12,7 @@ from ...dynamics import GradientFlow
 from ...observe import kernel, loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import neurons_preconditioner, SingleNeuronFlow
-from .._claim import Claim
+from .._claim import Claim, Claims, NEGATIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, REGIMES, WHITENED
 
@@ -55,7 +55,7 @@ class Figure(AbstractFigure):
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         theory, flow = (beta(data[name]) for name in ("theory", "flow"))
         paths = {delta: theory.sel(delta=delta).values for delta in DELTAS}
         # The inputs are the identity, so that the kernel of the run is M, but for the rate.
@@ -69,52 +69,24 @@ class Figure(AbstractFigure):
         }
         steps = np.diff(list(off.values()))
         fits = data["theory"]["loss"].isel(t=-1).sel(delta=list(REGIMES)) * 2  # their loss is a sum
-        return [
-            Claim(
-                "The exact solution is gradient flow: largest difference of beta over seven delta.",
-                "0",
-                (0, 1e-5),
-                float(np.abs(theory - flow).max()),
-            ),
-            Claim(
-                "Upstream (delta = 4), M is nearly a multiple of I: largest condition number along the path.",
-                "about 1",
-                (1, 1.25),
-                float(condition[4.0].max()),
-            ),
-            Claim(
-                "Balanced, M = |beta| (I + bb^T): condition number along the path, the farthest from 2.",
-                "2",
-                (1.99, 2.01),
-                float(condition[0.0][np.argmax(np.abs(condition[0.0] - 2))]),
-            ),
-            Claim(
-                "Downstream (delta = -4), M is nearly of rank one: least condition number along the path.",
-                "large",
-                (4, inf),
-                float(condition[-4.0].min()),
-            ),
-            Claim(
-                "Upstream the path is nearly the straight line of regression: how far it leaves it, in its length.",
-                "about 0",
-                (0, 0.1),
-                off[4.0],
-            ),
-            Claim(
-                "The smaller delta is, the farther: largest step of that distance to the next delta.",
-                "< 0",
-                (-inf, 0),
-                float(steps.max()),
-            ),
-            Claim(
-                "Downstream, beta first shrinks along its own direction: by how much its first coordinate "
-                "has fallen when the second has grown to 0.1.",
-                "most of it",
-                (0.5, 1),
-                _shrunk(paths[-4.0]),
-            ),
-            Claim("All three end at the solution: largest loss at t = 100.", "0", (0, 1e-2), float(fits.max())),
-        ]
+        said = "The exact solution is gradient flow: largest difference of beta over seven delta."
+        yield Claim(said, "0", (0, 1e-5), float(np.abs(theory - flow).max()))
+        said = "Upstream (delta = 4), M is nearly a multiple of I: largest condition number along the path."
+        yield Claim(said, "about 1", (1, 1.25), float(condition[4.0].max()))
+        said = "Balanced, M = |beta| (I + bb^T): condition number along the path, the farthest from 2."
+        yield Claim(said, "2", (1.99, 2.01), float(condition[0.0][np.argmax(np.abs(condition[0.0] - 2))]))
+        said = "Downstream (delta = -4), M is nearly of rank one: least condition number along the path."
+        yield Claim(said, "large", (4, inf), float(condition[-4.0].min()))
+        said = "Upstream the path is nearly the straight line of regression: how far it leaves it, in its length."
+        yield Claim(said, "about 0", (0, 0.1), off[4.0])
+        said = "The smaller delta is, the farther: largest step of that distance to the next delta."
+        yield Claim(said, *NEGATIVE, float(steps.max()))
+        said = (
+            "Downstream, beta first shrinks along its own direction: by how much its first coordinate "
+            "has fallen when the second has grown to 0.1."
+        )
+        yield Claim(said, "most of it", (0.5, 1), _shrunk(paths[-4.0]))
+        yield Claim("All three end at the solution: largest loss at t = 100.", "0", (0, 1e-2), float(fits.max()))
 
 
 def _shrunk(path: np.ndarray) -> float:

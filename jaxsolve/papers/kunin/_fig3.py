@@ -11,7 +11,7 @@ from ...dynamics import GradientFlow
 from ...kernels import distance_matrix
 from ...observe import kernel, kernel_distance, loss, neuron_direction, neuron_radius
 from ...theory import SingleNeuronFlow
-from .._claim import Claim
+from .._claim import ABOVE_ONE, Claim, Claims, NEGATIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import DELTAS, REGIMES, WHITENED
 
@@ -64,7 +64,7 @@ class Figure(AbstractFigure):
         axes[0].set_ylabel("$t_2$")
         bottom.colorbar(axes[0].collections[0], ax=axes)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         theory, flow = (_curves(data[name]) for name in ("theory", "flow"))
         kernel_ends = theory["kernel_distance"].isel(t=-1)
         late = {delta: _half_time(theory["kernel_distance"].sel(delta=delta)) for delta in DELTAS}
@@ -72,51 +72,21 @@ class Figure(AbstractFigure):
         between = _between(data["theory"]["kernel"].sel(delta=-4.0).values)
         middle = int(np.searchsorted(TIMES, 0.5 * late[-4.0]))
         differ = [float(np.abs(theory[name] - flow[name]).max()) for name in PANELS]
-        return [
-            Claim("Theory is gradient flow in all four panels: largest difference.", "0", (0, 1e-5), max(differ)),
-            Claim(
-                "Upstream the kernel stays: its distance at the end, delta = 4.",
-                "about 0",
-                (0, 0.05),
-                float(kernel_ends.sel(delta=4.0)),
-            ),
-            Claim(
-                "Balanced the kernel moves: its distance at the end.",
-                "order 1",
-                (0.1, inf),
-                float(kernel_ends.sel(delta=0.0)),
-            ),
-            Claim(
-                "The smaller delta is, the farther the kernel moves in the end: largest step to the next delta.",
-                "< 0",
-                (-inf, 0),
-                float(np.diff(kernel_ends).max()),
-            ),
-            Claim(
-                "Balanced, fit and kernel move together: half-time of the kernel over that of the loss.",
-                "of order 1",
-                (0.33, 3),
-                late[0.0] / fit[0.0],
-            ),
-            Claim(
-                "Downstream, the kernel moves after a delay: the same ratio at delta = -4.",
-                "> 1",
-                (1, inf),
-                late[-4.0] / fit[-4.0],
-            ),
-            Claim(
-                "The delay grows with |delta|: half-time of the kernel at delta = -4 over that at -2.",
-                "> 1",
-                (1, inf),
-                late[-4.0] / late[-2.0],
-            ),
-            Claim(
-                "Downstream, the kernel waits as the loss falls: S from the start to half of the kernel's half-time.",
-                "about 0",
-                (0, 0.1),
-                float(between[0, middle]),
-            ),
-        ]
+        yield Claim("Theory is gradient flow in all four panels: largest difference.", "0", (0, 1e-5), max(differ))
+        said = "Upstream the kernel stays: its distance at the end, delta = 4."
+        yield Claim(said, "about 0", (0, 0.05), float(kernel_ends.sel(delta=4.0)))
+        said = "Balanced the kernel moves: its distance at the end."
+        yield Claim(said, "order 1", (0.1, inf), float(kernel_ends.sel(delta=0.0)))
+        said = "The smaller delta is, the farther the kernel moves in the end: largest step to the next delta."
+        yield Claim(said, *NEGATIVE, float(np.diff(kernel_ends).max()))
+        said = "Balanced, fit and kernel move together: half-time of the kernel over that of the loss."
+        yield Claim(said, "of order 1", (0.33, 3), late[0.0] / fit[0.0])
+        said = "Downstream, the kernel moves after a delay: the same ratio at delta = -4."
+        yield Claim(said, *ABOVE_ONE, late[-4.0] / fit[-4.0])
+        said = "The delay grows with |delta|: half-time of the kernel at delta = -4 over that at -2."
+        yield Claim(said, *ABOVE_ONE, late[-4.0] / late[-2.0])
+        said = "Downstream, the kernel waits as the loss falls: S from the start to half of the kernel's half-time."
+        yield Claim(said, "about 0", (0, 0.1), float(between[0, middle]))
 
 
 def _curves(runs):

@@ -8,7 +8,7 @@ from diffrax import Tsit5
 from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
 from ...theory import implicit_bias, single_neuron_limit, SingleNeuronPotential
-from .._claim import Claim
+from .._claim import Claim, Claims, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import beta, DELTAS, draw_loss, LOW_RANK
 
@@ -54,7 +54,7 @@ class Figure(AbstractFigure):
         curve.set(xlabel=r"relative scale $\delta$", ylabel="place along the line of interpolants")
         curve.legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         ends = beta(data["flow"]).isel(t=-1)
         deltas = [float(delta) for delta in ends["delta"]]
         theory = np.array([_end(delta) for delta in deltas])
@@ -62,39 +62,19 @@ class Figure(AbstractFigure):
         places = [_place(end) for end in ends.values]
         low, high = _place(_end(-inf)), _place(_end(inf))
         wide = abs(high - low)
-        return [
-            Claim(
-                "Training ends at the minimizer of Theorem 3.1: largest distance over nine delta.",
-                "0",
-                (0, 1e-4),
-                float(np.abs(ends.values - np.array(potential)).max()),
-            ),
-            Claim(
-                "It ends where the closed form of A.4 says: largest distance.",
-                "0",
-                (0, 1e-4),
-                float(np.abs(ends.values - theory).max()),
-            ),
-            Claim(
-                f"At delta = {EXTREMES[1]:g} it is the interpolant nearest to the start: distance from it, in "
-                "that of the two limits.",
-                "0",
-                (0, 0.05),
-                abs(places[-1] - high) / wide,
-            ),
-            Claim(
-                f"At delta = {EXTREMES[0]:g} it is that in the direction of the start: distance from it, likewise.",
-                "0",
-                (0, 0.05),
-                abs(places[0] - low) / wide,
-            ),
-            Claim(
-                "From one to the other it moves monotonically: least step to the next delta, towards the lazy one.",
-                "> 0",
-                (0, inf),
-                float((np.diff(places) * np.sign(high - low)).min()),
-            ),
-        ]
+        said = "Training ends at the minimizer of Theorem 3.1: largest distance over nine delta."
+        yield Claim(said, "0", (0, 1e-4), float(np.abs(ends.values - np.array(potential)).max()))
+        said = "It ends where the closed form of A.4 says: largest distance."
+        yield Claim(said, "0", (0, 1e-4), float(np.abs(ends.values - theory).max()))
+        said = (
+            f"At delta = {EXTREMES[1]:g} it is the interpolant nearest to the start: distance from it, in "
+            "that of the two limits."
+        )
+        yield Claim(said, "0", (0, 0.05), abs(places[-1] - high) / wide)
+        said = f"At delta = {EXTREMES[0]:g} it is that in the direction of the start: distance from it, likewise."
+        yield Claim(said, "0", (0, 0.05), abs(places[0] - low) / wide)
+        said = "From one to the other it moves monotonically: least step to the next delta, towards the lazy one."
+        yield Claim(said, *POSITIVE, float((np.diff(places) * np.sign(high - low)).min()))
 
 
 def _data() -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from ...data import Dataset, teacher_student
 from ...dynamics import Descent
 from ...observe import accuracy, hamming_distance, parameter_distance, test_outputs
 from ...sweeps import Zip
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size, student
 
@@ -71,28 +71,23 @@ class Figure(AbstractFigure):
             axes[measure].set_xlabel(r"overall scale $\tau$")
         axes[MAPS[0]].set_ylabel("(b) relative scale $\\delta$")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         end, last = data["surfaces"].isel(t=-1), data["grid"].isel(t=-1)
         at = lambda name, of: end[name].isel(tau_delta=NAMES.index(of))
         gap = lambda name, one, other: mean_over(at(name, one) - at(name, other))
-        found = [
-            Claim(
-                "(a) Rich students learn the task: least training accuracy of the three, in per cent.",
-                "100 %",
-                (99.0, inf),
-                *mean_over(100 * end["accuracy"].isel(tau_delta=slice(0, 3)).min("tau_delta")),
-            )
-        ]
+        said = "(a) Rich students learn the task: least training accuracy of the three, in per cent."
+        yield Claim(
+            said, "100 %", (99.0, inf), *mean_over(100 * end["accuracy"].isel(tau_delta=slice(0, 3)).min("tau_delta"))
+        )
         for other in ("downstream", "lazy"):
             said = f"(a) Upstream more activation patterns change than in the {other} student. Difference."
-            found.append(Claim(said, "> 0", (0, inf), *gap("hamming_distance", "upstream", other)))
+            yield Claim(said, *POSITIVE, *gap("hamming_distance", "upstream", other))
         said = "(a) Upstream the parameters move less than downstream. Difference."
-        found.append(Claim(said, "< 0", (-inf, 0), *gap("parameter_distance", "upstream", "downstream")))
+        yield Claim(said, *NEGATIVE, *gap("parameter_distance", "upstream", "downstream"))
         ratio = last["hamming_distance"] / last["parameter_distance"]
         said = "(b) At the smallest tau, patterns changed per parameter distance at delta = 1 less those at {}."
         for delta in (0, -1):
-            found.append(Claim(said.format(delta), "> 0", (0, inf), *across_delta(ratio, delta, 1)))
-        return found
+            yield Claim(said.format(delta), *POSITIVE, *across_delta(ratio, delta, 1))
 
 
 def _xor(x: Array) -> Array:

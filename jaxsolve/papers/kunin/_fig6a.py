@@ -16,7 +16,7 @@ from ...nets import LeNet, Scaling
 from ...observe import loss, test_accuracy, test_kernel_distance
 from ...plot import COLORS
 from ...until import loss_fraction
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import halved, images
 
@@ -63,29 +63,15 @@ class Figure(AbstractFigure):
         ax.set(xscale="log", xlabel=r"$\alpha$ (upstream to the right)", ylabel="kernel distance", ylim=(0, None))
         ax.legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         distance = data["runs"]["test_kernel_distance"].isel(t=-1).transpose("seed", "alpha")
         at = lambda alpha: distance.sel(alpha=alpha)
-        return [
-            Claim(
-                "Upstream starts drive feature learning: exponent of alpha in the kernel's distance.",
-                "> 0",
-                (0, inf),
-                *exponent(distance["alpha"], distance),
-            ),
-            Claim(
-                "Upstream (alpha = 10) the kernel moves farther than in the standard start (1): difference.",
-                "> 0",
-                (0, inf),
-                *mean_over(at(10.0) - at(1.0)),
-            ),
-            Claim(
-                "Downstream (alpha = 0.1) it moves less than in the standard start: difference.",
-                "< 0",
-                (-inf, 0),
-                *mean_over(at(0.1) - at(1.0)),
-            ),
-        ]
+        said = "Upstream starts drive feature learning: exponent of alpha in the kernel's distance."
+        yield Claim(said, *POSITIVE, *exponent(distance["alpha"], distance))
+        said = "Upstream (alpha = 10) the kernel moves farther than in the standard start (1): difference."
+        yield Claim(said, *POSITIVE, *mean_over(at(10.0) - at(1.0)))
+        said = "Downstream (alpha = 0.1) it moves less than in the standard start: difference."
+        yield Claim(said, *NEGATIVE, *mean_over(at(0.1) - at(1.0)))
 
 
 class _Networks(NamedTuple):

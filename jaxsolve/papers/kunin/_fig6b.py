@@ -17,7 +17,7 @@ from ...losses import CrossEntropy
 from ...nets import BatchNorm, Scaling, WideResNet
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE
 from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
 from .._images import halved, images
 
@@ -87,13 +87,13 @@ class Figure(AbstractFigure):
         ax.set_title("11", fontsize=9)
         ax.legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         rough = data["runs"]["roughness"].transpose("seed", "alpha", "t")
         first, last = rough.isel(t=0), rough.isel(t=-1)
         at = lambda alpha: last.sel(alpha=alpha)
         moved = abs(last - first).sel(alpha=0.1) / first.sel(alpha=0.1)
         said = "6 (b). The more upstream, the smoother: exponent of alpha in the roughness."
-        found = [Claim(said, "< 0", (-inf, 0), *exponent(rough["alpha"], last))]
+        yield Claim(said, *NEGATIVE, *exponent(rough["alpha"], last))
         rows = [
             (
                 "6 (b). Upstream (10) filters are smoother than downstream (0.1): difference of roughness",
@@ -101,9 +101,10 @@ class Figure(AbstractFigure):
             ),
             ("11. Upstream (10) they are smoother than in the standard start (1): difference", at(10) - at(1)),
         ]
-        found += [Claim(f"{said}.", "< 0", (-inf, 0), *mean_over(values)) for said, values in rows]
+        for said, values in rows:
+            yield Claim(f"{said}.", *NEGATIVE, *mean_over(values))
         said = "6 (b). Downstream (0.1) filters look as at the start: change of their roughness, in that of the start."
-        return [*found, Claim(said, "0", (-inf, 0.1), *mean_over(moved))]
+        yield Claim(said, "0", (-inf, 0.1), *mean_over(moved))
 
 
 def roughness(filters: Float[Array, "*some size size"]) -> Float[Array, "*some"]:

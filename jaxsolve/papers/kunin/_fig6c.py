@@ -1,6 +1,5 @@
 """Figure 6 (c): upstream starts need fewer samples of data that are made of parts of parts."""
 
-from math import inf
 from typing import NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from ...losses import CrossEntropy
 from ...nets import MLP, Scaling
 from ...observe import accuracy, test_accuracy
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
 
@@ -66,20 +65,19 @@ class Figure(AbstractFigure):
         ax.minorticks_off()
         figure.legend(*ax.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
-        found, most = [], _errors(data)
+    def claims(self, data: Data) -> Claims:
+        most = _errors(data)
         upstream = float(most["alpha"].max())
         for name in data:
             error = _errors(data, name)
             size = name.removeprefix("of_")
             said = f"With {size} samples, test error at alpha = {upstream:g} less that at 1, in points."
-            found.append(Claim(said, "< 0", (-inf, 0), *mean_over(error.sel(alpha=upstream) - error.sel(alpha=1.0))))
+            yield Claim(said, *NEGATIVE, *mean_over(error.sel(alpha=upstream) - error.sel(alpha=1.0)))
         said = "With most samples, test error at alpha = 0.1 (downstream) less that at 1, in points."
-        found.append(Claim(said, "> 0", (0, inf), *mean_over(most.sel(alpha=0.1) - most.sel(alpha=1.0))))
+        yield Claim(said, *POSITIVE, *mean_over(most.sel(alpha=0.1) - most.sel(alpha=1.0)))
         steps = most.diff("alpha").max("alpha")
         said = "The error falls with alpha all the way: largest step from one alpha to the next, in points."
-        found.append(Claim(said, "< 0", (-inf, 0), *mean_over(steps)))
-        return found
+        yield Claim(said, *NEGATIVE, *mean_over(steps))
 
 
 def _errors(data: Data, name: str = ""):

@@ -3,7 +3,7 @@
 from math import inf
 
 from ...plot import COLORS
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
@@ -38,30 +38,17 @@ class Figure(AbstractFigure):
         times.set(xscale="log", yscale="log", xlabel=r"$\alpha$ (upstream to the right)")
         times.set_ylabel(f"steps to {100 * runs.attrs['grokked']:g} % (dotted: the end)")
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["runs"].sel(tau=1.0)
         alphas, end = runs["alpha"].values, float(runs["t"].max())
         steps = steps_to(runs)
         known = steps.fillna(end).where(steps.notnull().any("alpha")).transpose("seed", "alpha")
         upstream = float(alphas.max())
-        said = f"Upstream starts grok sooner: steps at alpha = {upstream:g} over those at 1"
-        return [
-            Claim(
-                f"Upstream networks (alpha = {upstream:g}) grok: share of starts.",
-                "1",
-                (0.99, inf),
-                float(steps.sel(alpha=upstream).notnull().mean()),
-            ),
-            Claim(
-                f"{said}, those at the end where a run has not grokked: their logarithm.",
-                "< 0",
-                (-inf, 0),
-                *mean_over(sooner_upstream(runs)),
-            ),
-            Claim(
-                "Exponent of alpha in the steps to grok.",
-                "< 0",
-                (-inf, 0),
-                *exponent(alphas, known.values),
-            ),
-        ]
+        said = f"Upstream networks (alpha = {upstream:g}) grok: share of starts."
+        yield Claim(said, "1", (0.99, inf), float(steps.sel(alpha=upstream).notnull().mean()))
+        said = (
+            f"Upstream starts grok sooner: steps at alpha = {upstream:g} over those at 1, those at the end where a "
+            "run has not grokked: their logarithm."
+        )
+        yield Claim(said, *NEGATIVE, *mean_over(sooner_upstream(runs)))
+        yield Claim("Exponent of alpha in the steps to grok.", *NEGATIVE, *exponent(alphas, known.values))

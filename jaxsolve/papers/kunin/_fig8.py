@@ -14,7 +14,7 @@ from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import ReducedNeuron
-from .._claim import Claim
+from .._claim import Claim, Claims
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._kunin_neuron import beta, Neurons, WHITENED
 
@@ -67,7 +67,7 @@ class Figure(AbstractFigure):
             axes[1, 3].plot([], [], color=color, label=label)
         axes[1, 3].legend(loc="center", frameon=False, fontsize=9)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["flow"].transpose("delta", "length", "angle", "t", ...)
         ends = np.sign(runs["neuron_radius"].isel(t=-1, neuron=0).values).reshape(len(DELTAS), -1)
         starts = _flat(beta(runs).isel(t=0, delta=0))
@@ -75,38 +75,15 @@ class Figure(AbstractFigure):
         crossed = (ends < 0).mean(1)
         negative, positive = [np.array(DELTAS) < 0, np.array(DELTAS) > 0]
         reached = np.linalg.norm(beta(runs).isel(t=-1).values - np.array(TARGET), axis=-1)
-        return [
-            Claim(
-                "The sign of a at the end is that of the basin (footnote 4): share of all starts.",
-                "1",
-                (1, 1),
-                float((ends == theory).mean()),
-            ),
-            Claim(
-                "delta > 0: a keeps its sign: largest share of the starts that change it.",
-                "0",
-                (0, 0),
-                float(crossed[positive].max()),
-            ),
-            Claim(
-                "delta < 0: some change it: least share.",
-                "> 0",
-                (1e-9, inf),
-                float(crossed[negative].min()),
-            ),
-            Claim(
-                "The more negative delta, the more do: least step of the share to the next delta below.",
-                "> 0",
-                (1e-9, inf),
-                float(-np.diff(crossed[negative]).max()),
-            ),
-            Claim(
-                "Starts end at the solution: share within 1 % of it at t = 50.",
-                "1",
-                (0.95, 1),
-                float((reached < 0.01 * np.linalg.norm(TARGET)).mean()),
-            ),
-        ]
+        said = "The sign of a at the end is that of the basin (footnote 4): share of all starts."
+        yield Claim(said, "1", (1, 1), float((ends == theory).mean()))
+        said = "delta > 0: a keeps its sign: largest share of the starts that change it."
+        yield Claim(said, "0", (0, 0), float(crossed[positive].max()))
+        yield Claim("delta < 0: some change it: least share.", "> 0", (1e-9, inf), float(crossed[negative].min()))
+        said = "The more negative delta, the more do: least step of the share to the next delta below."
+        yield Claim(said, "> 0", (1e-9, inf), float(-np.diff(crossed[negative]).max()))
+        said = "Starts end at the solution: share within 1 % of it at t = 50."
+        yield Claim(said, "1", (0.95, 1), float((reached < 0.01 * np.linalg.norm(TARGET)).mean()))
 
 
 @jax.jit

@@ -1,6 +1,5 @@
 """Figure 1 and appendix C: layers align from small starts and disalign from large ones, linear or not."""
 
-from math import inf
 from typing import NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from ...observe import layer_alignment, loss
 from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
 
@@ -76,16 +75,10 @@ class Figure(AbstractFigure):
         handles, labels = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         zeta, line = data["flow"]["layer_alignment"].isel(pair=0), data["theory"]["layer_alignment"].isel(pair=0)
-        found = [
-            Claim(
-                "Linear networks follow equation (21): largest difference of zeta.",
-                "0",
-                (0.0, 1e-4),
-                float(np.abs(zeta.sel(activation=["linear"]) - line).max()),
-            )
-        ]
+        said = "Linear networks follow equation (21): largest difference of zeta."
+        yield Claim(said, "0", (0.0, 1e-4), float(np.abs(zeta.sel(activation=["linear"]) - line).max()))
         for row, start in enumerate(STARTS):
             for of in LOSSES:
                 for name, label in ACTIVATIONS.items():
@@ -93,14 +86,11 @@ class Figure(AbstractFigure):
                     rises = start == "alignment"
                     change = mean_over(curve.isel(t=-1) - curve.isel(t=0))
                     said = f"{label}, {of.replace('_', ' ')}: zeta {'rises' if rises else 'falls'}. Its change."
-                    found.append(Claim(said, "> 0" if rises else "< 0", (0, inf) if rises else (-inf, 0), *change))
+                    yield Claim(said, *(POSITIVE if rises else NEGATIVE), *change)
         still = zeta.isel(gamma_size=1, parallel_other=0).sel(activation="relu", loss_of="mse")
         change = mean_over(np.abs(still.isel(t=-1) - still.isel(t=0)))
         order = 3 * float(data["flow"]["width"]) ** -0.5
-        found.append(
-            Claim("In the kernel phase zeta stays of order d^-1/2 (ReLU). |Change|.", "0", (0, order), *change)
-        )
-        return found
+        yield Claim("In the kernel phase zeta stays of order d^-1/2 (ReLU). |Change|.", "0", (0, order), *change)
 
 
 class _Problems(NamedTuple):

@@ -1,6 +1,5 @@
 """Figure 2 and its appendix: in deep ReLU networks too, small starts align the layers and large ones do not."""
 
-from math import inf
 from typing import NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from ...losses import CrossEntropy
 from ...nets import MLP, Scaling
 from ...observe import accuracy, layer_alignment
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._images import images
 
@@ -76,36 +75,20 @@ class Figure(AbstractFigure):
         grid[1, 1].set_xticks(SIGMAS, [f"{sigma:g}" for sigma in SIGMAS], minor=False)
         grid[1, 1].minorticks_off()
 
-    def claims(self, data: Data) -> list[Claim]:
-        found = []
-        for name, said in zip(data, DEPTHS.values(), strict=True):
+    def claims(self, data: Data) -> Claims:
+        small, large = SIGMAS[0], SIGMAS[-1]
+        for name, layers in zip(data, DEPTHS.values(), strict=True):
             runs = data[name].isel(depth=0)
             zeta = runs["layer_alignment"].mean("pair")
             rise = zeta.isel(t=-1) - zeta.isel(t=0)
             end = zeta.isel(t=-1)
-            found += [
-                Claim(
-                    f"{said}: layers align during training from a start of scale 1. Mean change of zeta.",
-                    "> 0",
-                    (0, inf),
-                    *mean_over(rise.sel(sigma=1.0)),
-                ),
-                Claim(
-                    f"{said}: smaller starts align more. Final zeta at sigma = {SIGMAS[0]:g} less that at "
-                    f"{SIGMAS[-1]:g}.",
-                    "> 0",
-                    (0, inf),
-                    *mean_over(end.sel(sigma=SIGMAS[0]) - end.sel(sigma=SIGMAS[-1])),
-                ),
-                Claim(
-                    f"{said}: a start of scale {SIGMAS[-1]:g} keeps its alignment. Its change, as a share of that at "
-                    f"{SIGMAS[0]:g}.",
-                    "0",
-                    (-0.1, 0.1),
-                    *mean_over(rise.sel(sigma=SIGMAS[-1]) / rise.sel(sigma=SIGMAS[0])),
-                ),
-            ]
-        return found
+            said = f"{layers}: layers align during training from a start of scale 1. Mean change of zeta."
+            yield Claim(said, *POSITIVE, *mean_over(rise.sel(sigma=1.0)))
+            said = f"{layers}: smaller starts align more. Final zeta at sigma = {small:g} less that at {large:g}."
+            yield Claim(said, *POSITIVE, *mean_over(end.sel(sigma=small) - end.sel(sigma=large)))
+            said = f"{layers}: a start of scale {large:g} keeps its alignment. Its change, as a share of that at "
+            share = mean_over(rise.sel(sigma=large) / rise.sel(sigma=small))
+            yield Claim(f"{said}{small:g}.", "0", (-0.1, 0.1), *share)
 
 
 class _Problems(NamedTuple):

@@ -16,7 +16,7 @@ from ...losses import CrossEntropy
 from ...nets import BatchNorm, ResNet18, Scaling
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._images import halved, images
 
@@ -77,30 +77,23 @@ class Figure(AbstractFigure):
         left.minorticks_off()
         left.legend(frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         end = data["runs"].isel(t=-1)
         small, large = (100 * end["test_accuracy"].sel(sigma=sigma) for sigma in (SIGMAS[0], SIGMAS[-1]))
-        return [
-            Claim(
-                "All networks fit the training set: accuracy in per cent, of the scale where it is least.",
-                "100 %",
-                (99.0, inf),
-                *min((mean_over(100 * end["accuracy"].sel(sigma=sigma)) for sigma in SIGMAS), key=lambda one: one[0]),
-            ),
-            Claim(
-                f"Smaller starts generalize better. Test accuracy at sigma = {SIGMAS[0]:g} less that at "
-                f"{SIGMAS[-1]:g}, in points.",
-                "> 0",
-                (0, inf),
-                *mean_over(small - large),
-            ),
-            Claim(
-                "Larger starts end with larger weights. Exponent of sigma in the sum of norms.",
-                "> 0",
-                (0, inf),
-                *exponent(SIGMAS, end["norm"].transpose("seed", "sigma")),
-            ),
-        ]
+        said = "All networks fit the training set: accuracy in per cent, of the scale where it is least."
+        yield Claim(
+            said,
+            "100 %",
+            (99.0, inf),
+            *min((mean_over(100 * end["accuracy"].sel(sigma=sigma)) for sigma in SIGMAS), key=lambda one: one[0]),
+        )
+        said = (
+            f"Smaller starts generalize better. Test accuracy at sigma = {SIGMAS[0]:g} less that at "
+            f"{SIGMAS[-1]:g}, in points."
+        )
+        yield Claim(said, *POSITIVE, *mean_over(small - large))
+        said = "Larger starts end with larger weights. Exponent of sigma in the sum of norms."
+        yield Claim(said, *POSITIVE, *exponent(SIGMAS, end["norm"].transpose("seed", "sigma")))
 
 
 def _norm(view: View) -> Float[Array, ""]:

@@ -11,7 +11,7 @@ from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from ...theory import table_1
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
@@ -87,26 +87,19 @@ class Figure(AbstractFigure):
         right.set(ylabel=r"$|\theta - \theta_0|/|\theta_0|$", yscale="log")
         figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs, names = data["runs"], list(MODELS)
         distance = runs["weight_change"].isel(t=-1).transpose(AXIS, "seed", "width")
         best = runs["test_accuracy"].max("t").isel(width=-1)
-        found = []
         for index, (name, (*_, learns)) in enumerate(MODELS.items()):
-            said = "feature learning" if learns else "kernel phase"
-            found.append(
-                Claim(
-                    f"{name}: {said}. Exponent of the width in the relative distance from the start.",
-                    "0" if learns else "< 0",
-                    (MOVES, -MOVES) if learns else (-inf, MOVES),
-                    *exponent(runs["width"], distance.isel({AXIS: index})),
-                )
-            )
+            phase = "feature learning" if learns else "kernel phase"
+            said = f"{name}: {phase}. Exponent of the width in the relative distance from the start."
+            expected = ("0", (MOVES, -MOVES)) if learns else ("< 0", (-inf, MOVES))
+            yield Claim(said, *expected, *exponent(runs["width"], distance.isel({AXIS: index})))
         for feature, kernel in PAIRS:
             gap = 100 * (best.isel({AXIS: names.index(feature)}) - best.isel({AXIS: names.index(kernel)}))
             said = f"{feature} has a higher test accuracy than {kernel} at the largest width. Difference in points."
-            found.append(Claim(said, "> 0", (0, inf), *mean_over(gap)))
-        return found
+            yield Claim(said, *POSITIVE, *mean_over(gap))
 
 
 class _Problems(NamedTuple):

@@ -10,7 +10,7 @@ from ..._core import Problem
 from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
-from .._claim import Claim, exponent, mean_over
+from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
@@ -69,32 +69,23 @@ class Figure(AbstractFigure):
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         runs = data["runs"]
         distance = runs["weight_change"].isel(t=-1).transpose(AXIS, "seed", "kappa")
         fitted, best = (100 * runs[name].max("t").isel(kappa=-1) for name in ("accuracy", "test_accuracy"))
         last = f"at kappa = {KAPPAS[-1]:g}"
-        found = [
-            Claim(
-                f"Balanced: the training accuracy reaches 100 % {last}.",
-                "100 %",
-                (99.5, inf),
-                *mean_over(fitted.isel({AXIS: 0})),
-            )
-        ]
+        said = f"Balanced: the training accuracy reaches 100 % {last}."
+        yield Claim(said, "100 %", (99.5, inf), *mean_over(fitted.isel({AXIS: 0})))
         for index, name in enumerate(MODELS):
             law = exponent(KAPPAS, distance.isel({AXIS: index}))
             if index == 0:
                 said = "Balanced: weights move as far at any kappa. Exponent of kappa in the relative distance."
-                found.append(Claim(said, "0", (-0.25, 0.25), *law))
+                yield Claim(said, "0", (-0.25, 0.25), *law)
                 continue
             gaps = [mean_over(values.isel({AXIS: 0}) - values.isel({AXIS: index})) for values in (fitted, best)]
-            found += [
-                Claim(f"{name}: weights hardly move. Exponent of kappa.", "< 0", (-inf, -0.25), *law),
-                Claim(f"{name}: lower training accuracy than balanced {last}, in points.", "> 0", (0, inf), *gaps[0]),
-                Claim(f"{name}: lower test accuracy than balanced {last}, in points.", "> 0", (0, inf), *gaps[1]),
-            ]
-        return found
+            yield Claim(f"{name}: weights hardly move. Exponent of kappa.", "< 0", (-inf, -0.25), *law)
+            yield Claim(f"{name}: lower training accuracy than balanced {last}, in points.", *POSITIVE, *gaps[0])
+            yield Claim(f"{name}: lower test accuracy than balanced {last}, in points.", *POSITIVE, *gaps[1])
 
 
 class _Problems(NamedTuple):

@@ -16,7 +16,7 @@ from ...observe import layer_alignment, loss
 from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
-from .._claim import Claim, mean_over
+from .._claim import Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, Data, Picture, Runs, Scale
 
 
@@ -74,7 +74,7 @@ class Figure(AbstractFigure):
         panels[0].set_ylabel(r"layer alignment $\zeta$")
         panels[1].legend(frameon=False, fontsize=7)
 
-    def claims(self, data: Data) -> list[Claim]:
+    def claims(self, data: Data) -> Claims:
         start, end = ({of: _zeta(data, of).isel(t=at) for of in TIMES} for at in (0, -1))
         learnt = {of: _when_learnt(data, of) for of in TIMES}
         xavier, kaiming = ({of: learnt[of].isel(u_w_gamma_eta=column) for of in learnt} for column in (0, 1))
@@ -82,32 +82,24 @@ class Figure(AbstractFigure):
         apart = float(np.abs(_zeta(data, "gd") - _zeta(data, "theory")).max())
         sgd, gd, adam = (end[of].isel(u_w_gamma_eta=0) for of in ("sgd", "gd", "adam"))
         late = "Xavier+: the same at the end of the runs, as Adam keeps its rate and goes on. Difference of zeta."
-        return [
-            Claim(
-                "Xavier+ (balanced): when they have learnt, Adam and gradient descent are aligned alike. Difference of "
-                "zeta.",
-                "0",
-                (-0.1, 0.1),
-                *mean_over(xavier["gd"] - xavier["adam"]),
-            ),
-            Claim(late, "0", (-0.1, 0.1), *mean_over(gd - adam)),
-            Claim(
-                "Kaiming+ (not balanced): gradient descent changes the alignment more than Adam. Difference of the "
-                "change of zeta.",
-                "> 0",
-                (0, inf),
-                *mean_over(kept["gd"] - kept["adam"]),
-            ),
-            Claim("SGD aligns the layers perfectly (Xavier+). 1 - zeta.", "0", (-inf, 0.05), *mean_over(1 - sgd)),
-            Claim(
-                "Gradient descent stops at the alignment of its gradient flow, below that of SGD (Xavier+). Zeta of "
-                "SGD less that of gradient descent.",
-                "> 0",
-                (0.05, inf),
-                *mean_over(sgd - gd),
-            ),
-            Claim("Gradient descent follows equation (21). Largest difference of zeta.", "0", (0, 0.02), apart),
-        ]
+        said = (
+            "Xavier+ (balanced): when they have learnt, Adam and gradient descent are aligned alike. Difference of "
+            "zeta."
+        )
+        yield Claim(said, "0", (-0.1, 0.1), *mean_over(xavier["gd"] - xavier["adam"]))
+        yield Claim(late, "0", (-0.1, 0.1), *mean_over(gd - adam))
+        said = (
+            "Kaiming+ (not balanced): gradient descent changes the alignment more than Adam. Difference of the "
+            "change of zeta."
+        )
+        yield Claim(said, *POSITIVE, *mean_over(kept["gd"] - kept["adam"]))
+        yield Claim("SGD aligns the layers perfectly (Xavier+). 1 - zeta.", "0", (-inf, 0.05), *mean_over(1 - sgd))
+        said = (
+            "Gradient descent stops at the alignment of its gradient flow, below that of SGD (Xavier+). Zeta of "
+            "SGD less that of gradient descent."
+        )
+        yield Claim(said, "> 0", (0.05, inf), *mean_over(sgd - gd))
+        yield Claim("Gradient descent follows equation (21). Largest difference of zeta.", "0", (0, 0.02), apart)
 
 
 def _zeta(data: Data, of: str) -> "xarray.DataArray":
