@@ -17,7 +17,7 @@ from ..observe import loss, test_kernel_change, weight_change
 from ..sweeps import jackknife, padded, power_law
 from ..until import margin_above
 from ._claim import Measured
-from ._figure import Images, Runs, Scale
+from ._figure import by_scale, Images, Runs, Scale
 from ._images import images
 
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
-SAMPLES = {Scale.SMALL: 32, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
+SAMPLES = by_scale(32, 1000, 10_000)
 COMPONENTS = 10
 BETA = 20.0  # the hinge is rounded over a margin of 1/BETA
 SOFTPLUS = softplus(5.0)
@@ -89,9 +89,9 @@ def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any
     return runs.sweep(name, *padded(make, axes, "width"), flow(), ts, observe=observe)
 
 
-ALPHA_WIDTHS = {Scale.SMALL: [25, 50, 100], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
-ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), Scale.MEDIUM: np.geomspace(1e-5, 1e5, 21)}
-ALPHA_SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+ALPHA_WIDTHS = by_scale([25, 50, 100], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
+ALPHAS = by_scale(10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), np.geomspace(1e-5, 1e5, 21))
+ALPHA_SEEDS = by_scale(8, 10)
 ALPHA_TESTS = 50
 ALPHA_TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [inf]])
 FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, inf)  # alpha of both regimes, at any of these widths
@@ -101,7 +101,7 @@ def over_alpha(runs: Runs) -> "xarray.Dataset":
     """The runs by width and alpha that Figures 3 and 6 share, in the paper's folder."""
     axes = {
         "width": ALPHA_WIDTHS[runs.scale],
-        "alpha": ALPHAS.get(runs.scale, ALPHAS[Scale.MEDIUM]),
+        "alpha": ALPHAS[runs.scale],
         "seed": range(ALPHA_SEEDS[runs.scale]),
     }
     make = AtAlpha(parity(runs.scale, ALPHA_TESTS if runs.scale is Scale.SMALL else 20 * ALPHA_TESTS))

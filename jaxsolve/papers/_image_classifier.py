@@ -14,13 +14,13 @@ from ..dynamics import Descent
 from ..losses import CrossEntropy
 from ..nets import MLP, Scaling
 from ..observe import accuracy, test_accuracy, weight_change
-from ._figure import Scale
+from ._figure import by_scale, Scale
 from ._images import images
 
 
-SAMPLES = {Scale.SMALL: 500, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
-TESTS = {Scale.SMALL: 1000, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
-EPOCHS = {Scale.SMALL: 800, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
+SAMPLES = by_scale(500, 5000, 50_000)
+TESTS = by_scale(1000, 2000, 10_000)
+EPOCHS = by_scale(800, 1000, 10_000)
 COMPONENTS = 60  # at small scale, of the 3072 pixels
 BATCH = 128
 WATCHED = [accuracy(), test_accuracy(), weight_change()]

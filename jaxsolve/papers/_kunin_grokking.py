@@ -14,22 +14,20 @@ from ..dynamics import Descent
 from ..losses import CrossEntropy
 from ..nets import Scaling, Transformer
 from ..observe import accuracy, test_accuracy
-from ._figure import Runs, Scale
+from ._figure import by_scale, Runs, Scale
 
 
 if TYPE_CHECKING:
     import xarray
 
-ALPHAS = {Scale.SMALL: [1.0, 3.0, 10.0]}
-EVERY_ALPHA = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
-TAUS = {Scale.SMALL: [0.7, 1.0]}
-EVERY_TAU = [0.5, 0.75, 1.0, 1.25, 1.5]
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
-MODULUS = {Scale.SMALL: 23, Scale.MEDIUM: 97, Scale.PAPER: 97}
-SHARE = {Scale.SMALL: 0.8, Scale.MEDIUM: 0.5, Scale.PAPER: 0.5}  # of all pairs, for training
-WIDTH = {Scale.SMALL: 32, Scale.MEDIUM: 128, Scale.PAPER: 128}
-STEPS = {Scale.SMALL: 1500, Scale.MEDIUM: 30_000, Scale.PAPER: 30_000}
-GROKKED = {Scale.SMALL: 0.95, Scale.MEDIUM: 0.99, Scale.PAPER: 0.99}  # small scales have few test pairs
+ALPHAS = by_scale([1.0, 3.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0])
+TAUS = by_scale([0.7, 1.0], [0.5, 0.75, 1.0, 1.25, 1.5])
+SEEDS = by_scale(3, 5)
+MODULUS = by_scale(23, 97)
+SHARE = by_scale(0.8, 0.5)  # of all pairs, for training
+WIDTH = by_scale(32, 128)
+STEPS = by_scale(1500, 30_000)
+GROKKED = by_scale(0.95, 0.99)  # small scales have few test pairs
 RATE, DECAY = 6e-3, 1.0
 
 
@@ -38,8 +36,8 @@ def grokking(runs: Runs) -> "xarray.Dataset":
     p = MODULUS[runs.scale]
     pairs = modular_addition(p, round(SHARE[runs.scale] * p**2), key=jax.random.key(0))
     axes = {
-        "tau": TAUS.get(runs.scale, EVERY_TAU),
-        "alpha": ALPHAS.get(runs.scale, EVERY_ALPHA),
+        "tau": TAUS[runs.scale],
+        "alpha": ALPHAS[runs.scale],
         "seed": range(SEEDS[runs.scale]),
     }
     adam = optax.adamw(RATE, b2=0.98, weight_decay=DECAY)

@@ -5,7 +5,7 @@ from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
 from .._claim import ABOVE_ONE, Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._images import name_used
 from .._silent import rise_time, turned_before
 from .._silent_images import (
@@ -21,8 +21,8 @@ from .._silent_images import (
 
 
 WIDTH = 100
-SIZES = {Scale.SMALL: (60, 100, 40), Scale.MEDIUM: (1000, 1000, 450), Scale.PAPER: (1000, 1000, 450)}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
+SIZES = by_scale((60, 100, 40), (1000, 1000, 450))
+SEEDS = by_scale(3, 5)
 SIGMAS = {"mnist": [0.1, 0.03], "cifar": [0.1]}  # the first is the paper's
 TIMES = np.linspace(0.0, 20.0, 41)
 PANELS = {"mnist": Images.MNIST, "cifar": Images.CIFAR10}
@@ -36,7 +36,7 @@ class Figure(AbstractFigure):
         "sigma = 0.03. Panels (d) and (e), a wide residual network, are in atanasov/figi1."
     )
     size = (7.0, 2.7)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 1.0, Scale.PAPER: 1.0}
+    hours = by_scale(0.02, 1.0)
     images = (Images.MNIST, Images.CIFAR10)
 
     def run(self, runs: Runs) -> Data:

@@ -14,11 +14,11 @@ from ...nets import Scaling, TwoLayerLinear
 from ...observe import Observable
 from ...plot import COLORS
 from .._claim import Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 
 
 WIDTH, SIGMA = 1000, 1e-3
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 16, Scale.PAPER: 16}
+SEEDS = by_scale(4, 16)
 TIMES = np.linspace(0.0, 15.0, 61)
 SHOWN = {0.0: "(a) start", 3.0: "(b) phase I", 15.0: "(c) phase II"}
 BETA = np.array([0.8, 0.6])
@@ -38,7 +38,7 @@ class Figure(AbstractFigure):
     title = "Figure 2: level sets of the kernel's norm of linear functions, and the function that the network is"
     ours = f"Two inputs, one sample, target size 1, width {WIDTH}, sigma = {SIGMA:g}: the paper's are lost."
     size = (7.0, 2.6)
-    hours = {Scale.SMALL: 0.008, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
+    hours = by_scale(0.008, 0.02)
 
     def run(self, runs: Runs) -> Data:
         flow, axes = GradientFlow(Tsit5(), rtol=1e-5), {"seed": range(SEEDS[runs.scale])}

@@ -15,7 +15,7 @@ from ...observe import half_loss_time, kernel_alignment, kernel_norm, loss
 from ...plot import COLORS
 from ...theory import escape_time, SilentAlignment, spiked_kernel, start_overlaps
 from .._claim import Claim, Claims, exponent, mean_over
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._silent import draw_silence, rise_time, TIME, turned_before, whitened_task
 
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SIZE, WIDTH, SAMPLES = 30, 50, 60
 SIGMAS = np.geomspace(1e-4, 1e-1, 7)
 SMALL = SIGMAS[SIGMAS < 0.05]  # theory is for small starts
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 32, Scale.PAPER: 32}
+SEEDS = by_scale(4, 32)
 TIMES = np.linspace(0.0, 15.0, 91)
 
 
@@ -36,7 +36,7 @@ class Figure(AbstractFigure):
         f"lost). Times are of gradient flow. Theory is drawn for sigma < 0.05."
     )
     size = (7.0, 2.6)
-    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = by_scale(0.015, 0.1)
 
     def run(self, runs: Runs) -> Data:
         seeds = range(SEEDS[runs.scale])

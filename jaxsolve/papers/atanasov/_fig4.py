@@ -17,7 +17,7 @@ from ...plot import COLORS, MARKERS
 from ...theory import escape_time
 from ...until import loss_fraction
 from .._claim import Claim, Claims, exponent, mean_over
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._silent import rise_time, TIME, whitened_task
 
 
@@ -25,7 +25,7 @@ SIZE, WIDTH, SAMPLES = 30, 50, 60
 MATRICES = [3, 4, 5]
 STARTS = np.geomspace(1e-2, 0.3, 7)  # of one balanced mode
 SIGMAS = np.geomspace(1e-2, 0.3, 5)  # of Gaussian starts
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 32, Scale.PAPER: 32}
+SEEDS = by_scale(4, 32)
 TIMES = np.concatenate([[0.0], np.geomspace(0.3, 1000.0, 120)])
 
 
@@ -33,7 +33,7 @@ class Figure(AbstractFigure):
     title = "Figure 4: deep linear networks: time to half the loss, and when the first layer aligns"
     ours = f"{SAMPLES} whitened samples, and the scales: the paper does not say its own. Times are of gradient flow."
     size = (7.0, 2.6)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = by_scale(0.02, 0.1)
 
     def run(self, runs: Runs) -> Data:
         flow = GradientFlow(Tsit5(), rtol=1e-6, until=loss_fraction(0.5))

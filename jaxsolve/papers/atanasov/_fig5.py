@@ -9,7 +9,7 @@ from ...dynamics import GradientFlow
 from ...observe import kernel_alignment, kernel_norm, loss
 from ...theory import phase_times
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._silent import rise_time, turned_before
 from .._silent_images import balanced_alignment, draw_run, ImageTask, MLPOnImages
 
@@ -22,8 +22,8 @@ PANELS = {  # hidden layers, activation, and the paper's sigma
 }
 # A larger rank mends none of what differs: at 150, of 200 images, tanh's share is 2.0 +- 1.0, and there are 2.3 +- 1.4
 # drops; at 550, of 1000 images, the ratio of theory is 0.30.
-SIZES = {Scale.SMALL: (40, 1, 30), Scale.MEDIUM: (500, 1, 400), Scale.PAPER: (1000, 1, 550)}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
+SIZES = by_scale((40, 1, 30), (500, 1, 400), (1000, 1, 550))
+SEEDS = by_scale(3, 5)
 TIMES = np.concatenate([[0.0], np.geomspace(0.3, 200.0, 100)])
 
 
@@ -35,7 +35,7 @@ class Figure(AbstractFigure):
         "which are their rank."
     )
     size = (7.0, 2.7)
-    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 1.0, Scale.PAPER: 4.0}
+    hours = by_scale(0.015, 1.0, 4.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

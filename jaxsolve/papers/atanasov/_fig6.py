@@ -9,15 +9,15 @@ from ...dynamics import GradientFlow
 from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._silent import rise_time, SIZE, TIME, TURN
 from .._silent_images import ImageTask, INPUTS, machine_correlations, machine_errors, MLPOnImages, WATCHED
 
 
 WIDTH, SIGMA = 100, 0.1
 GAMMAS = [0.0, 0.5, 1.0]
-SIZES = {Scale.SMALL: (60, 100, 40), Scale.MEDIUM: (1000, 1000, 500), Scale.PAPER: (1000, 1000, 500)}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
+SIZES = by_scale((60, 100, 40), (1000, 1000, 500))
+SEEDS = by_scale(3, 5)
 TIMES = np.concatenate([[0.0], np.geomspace(0.05, 150.0, 50)])
 CURVES = {
     "loss": "(b) loss / initial loss",
@@ -34,7 +34,7 @@ class Figure(AbstractFigure):
         "lost. At small scale 60 images in place of 1000, and 40 principal components."
     )
     size = (7.0, 4.6)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 2.0, Scale.PAPER: 2.0}
+    hours = by_scale(0.02, 2.0)
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:

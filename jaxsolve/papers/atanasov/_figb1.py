@@ -16,7 +16,7 @@ from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import SilentAlignment, start_overlaps
 from .._claim import Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._images import name_used
 from .._silent import TIME, whitened_task
 from .._silent_images import ImageTask
@@ -24,9 +24,9 @@ from .._silent_images import ImageTask
 
 SIZE, WIDTH, SAMPLES = 25, 10, 50  # panel (a)
 IMAGE_WIDTH = 100  # panel (b)
-RANKS = {Scale.SMALL: (60, 40), Scale.MEDIUM: (1000, 450), Scale.PAPER: (1000, 450)}  # images and components
+RANKS = by_scale((60, 40), (1000, 450))  # images and components
 SIGMA = 1e-3
-SEEDS = {Scale.SMALL: 5, Scale.MEDIUM: 20, Scale.PAPER: 20}
+SEEDS = by_scale(5, 20)
 TIMES = np.linspace(0.0, 14.0, 57)
 
 
@@ -49,7 +49,7 @@ class Figure(AbstractFigure):
         "(b) has 60 images and 40 principal components in place of 784 pixels, at others 1000 and 450 of their 472."
     )
     size = (6.8, 2.6)
-    hours = {Scale.SMALL: 0.013, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = by_scale(0.013, 0.1)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

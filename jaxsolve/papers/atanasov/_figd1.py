@@ -14,13 +14,13 @@ from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import plain_spiked_kernel
 from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._silent import TIME, whitened_task
 
 
 SIZE, WIDTH, SAMPLES, SIGMA = 30, 50, 60, 1e-3
 RATES = [0.25, 1.0, 4.0, 16.0]  # of the first layer; that of the second is 1
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 16, Scale.PAPER: 16}
+SEEDS = by_scale(4, 16)
 TIMES = np.linspace(0.0, 25.0, 251)
 
 
@@ -43,7 +43,7 @@ class Figure(AbstractFigure):
         "of the kernel without rates; that of the kernel which drives the flow does not depend on them."
     )
     size = (6.8, 2.6)
-    hours = {Scale.SMALL: 0.006, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
+    hours = by_scale(0.006, 0.05)
 
     def run(self, runs: Runs) -> Data:
         axes = {"rate": np.array(RATES), "seed": range(SEEDS[runs.scale])}

@@ -5,7 +5,7 @@ from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._silent import turned_before
 from .._silent_images import (
     draw_machines,
@@ -19,8 +19,8 @@ from .._silent_images import (
 
 
 WIDTH, SIGMA = 100, 0.1
-SIZES = {Scale.SMALL: (60, 100, 40), Scale.MEDIUM: (1000, 1000, 450), Scale.PAPER: (1000, 1000, 450)}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
+SIZES = by_scale((60, 100, 40), (1000, 1000, 450))
+SEEDS = by_scale(3, 5)
 TIMES = np.concatenate([[0.0], np.geomspace(1.0, 400.0, 40)])
 
 
@@ -31,7 +31,7 @@ class Figure(AbstractFigure):
         "principal components, at others 1000 and 450 of their 472."
     )
     size = (6.8, 2.8)
-    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 2.0, Scale.PAPER: 2.0}
+    hours = by_scale(0.015, 2.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

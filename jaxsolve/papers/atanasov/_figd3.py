@@ -13,14 +13,14 @@ from ...observe import half_loss_time, kernel_alignment, layer_cosine, loss
 from ...plot import COLORS
 from ...theory import spiked_kernel
 from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._silent import rise_time, TIME, whitened_task
 
 
 SIZE, WIDTH, SAMPLES = 30, 50, 60
 MATRICES = [2, 3, 4]
 SIGMAS = [0.05, 0.1]
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 16, Scale.PAPER: 16}
+SEEDS = by_scale(3, 16)
 TIMES = np.concatenate([[0.0], np.geomspace(0.3, 2e3, 100)])
 
 
@@ -28,7 +28,7 @@ class Figure(AbstractFigure):
     title = "Figure D.3: loss, kernel alignment and alignment of the first layer at three depths of linear networks"
     ours = f"{SIZE} inputs, {WIDTH} hidden units, {SAMPLES} whitened samples; the paper's sizes and scales are lost."
     size = (7.0, 2.7)
-    hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = by_scale(0.025, 0.1)
 
     def run(self, runs: Runs) -> Data:
         axes = {"matrices": MATRICES, "sigma": np.array(SIGMAS), "seed": range(SEEDS[runs.scale])}

@@ -10,7 +10,7 @@ from ...dynamics import GradientFlow
 from ...observe import kernel, kernel_alignment, loss, outputs
 from ...plot import COLORS, gram
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._silent import TIME
 from .._silent_images import ImageTask, INPUTS, MLPOnImages, TARGETS
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 WIDTH, SIGMA, GAMMA = 50, 0.1, 0.25
 DEPTHS = [1, 2, 3]  # hidden layers
-SIZES = {Scale.SMALL: (100, 1, 40), Scale.MEDIUM: (100, 1, 99), Scale.PAPER: (100, 1, 99)}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 8, Scale.PAPER: 8}
+SIZES = by_scale((100, 1, 40), (100, 1, 99))
+SEEDS = by_scale(3, 8)
 WATCHED = (loss(), kernel_alignment(), kernel(), outputs(), INPUTS)
 TIMES = np.concatenate([[0.0], np.geomspace(0.1, 5e3, 60)])
 
@@ -33,7 +33,7 @@ class Figure(AbstractFigure):
         f"{SIZES[Scale.SMALL][2]} principal components."
     )
     size = (7.2, 2.3)
-    hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = by_scale(0.025, 0.1)
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:

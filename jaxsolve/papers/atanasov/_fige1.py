@@ -15,13 +15,13 @@ from ...observe import test_loss
 from ...plot import COLORS, MARKERS
 from ...theory import transfer_error
 from .._claim import Claim, Claims, mean_over, NEGATIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 
 
 SIZE, TESTS = 40, 400
 SAMPLES = [4, 8, 16, 24, 32]
 FEATURES, TASKS = [0.0, 1.0, 10.0, 100.0], [0.0, 0.5, 0.9, 1.0]  # A and alpha
-SEEDS = {Scale.SMALL: 30, Scale.MEDIUM: 1000, Scale.PAPER: 1000}
+SEEDS = by_scale(30, 1000)
 MAP = np.geomspace(0.1, 100.0, 40), np.linspace(0.0, 1.0, 41)
 MAP_SAMPLES = 8
 
@@ -30,7 +30,7 @@ class Figure(AbstractFigure):
     title = "Figure E.1: transfer error of a learnt linear kernel, in theory (lines) and by kernel regression (points)"
     ours = f"{SIZE} dimensions, the sample sizes, A and alpha: the paper does not say its own."
     size = (7.0, 2.5)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = by_scale(0.02, 0.1)
 
     def run(self, runs: Runs) -> Data:
         axes = {"samples": SAMPLES, "feature": FEATURES, "task": TASKS, "seed": range(SEEDS[runs.scale])}

@@ -15,7 +15,7 @@ from ...dynamics import Descent
 from ...nets import Scaling, WideResNet
 from ...observe import cross_kernel, kernel, loss, outputs, test_outputs
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._images import halved, images, whitened
 from .._silent import rise_time, turned_before
 from .._silent_images import draw_machines, draw_run, machine_correlations, machine_errors, TARGETS
@@ -24,11 +24,11 @@ from .._silent_images import draw_machines, draw_run, machine_correlations, mach
 if TYPE_CHECKING:
     import xarray
 
-SAMPLES = {Scale.SMALL: 20, Scale.MEDIUM: 100, Scale.PAPER: 100}
-WIDENING = {Scale.SMALL: 1, Scale.MEDIUM: 4, Scale.PAPER: 4}
-RATE = {Scale.SMALL: 5e-4, Scale.MEDIUM: 1e-5, Scale.PAPER: 1e-5}
-STEPS = {Scale.SMALL: 120, Scale.MEDIUM: 8000, Scale.PAPER: 8000}
-SEEDS = {Scale.SMALL: 6, Scale.MEDIUM: 5, Scale.PAPER: 5}
+SAMPLES = by_scale(20, 100)
+WIDENING = by_scale(1, 4)
+RATE = by_scale(5e-4, 1e-5)
+STEPS = by_scale(120, 8000)
+SEEDS = by_scale(6, 5)
 SIGMA = 0.3
 FIRST = 6.0  # the first convolution's
 FIRSTS = [0.6, FIRST]
@@ -43,7 +43,7 @@ class Figure(AbstractFigure):
         f"k = 4, and Adam at {RATE[Scale.SMALL]:g} for {STEPS[Scale.SMALL]} steps in place of 1e-5, float32."
     )
     size = (7.0, 4.6)
-    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 3.0, Scale.PAPER: 3.0}
+    hours = by_scale(0.04, 3.0)
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:

@@ -7,14 +7,14 @@ import numpy as np
 from ...nets import linear
 from ...plot import COLORS
 from .._claim import bars, Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._mean_field import agreement, Training
 
 
 TRAINING = Training(samples=20, dimension=40, rate=0.025, steps=100, depth=5, activation=linear, every=11)
 RICHNESSES = np.array([0.25, 0.75, 1.5])
-WIDTH = {Scale.SMALL: 1000, Scale.MEDIUM: 2200, Scale.PAPER: 2200}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
+WIDTH = by_scale(1000, 2200)
+SEEDS = by_scale(3, 5)
 
 
 class Figure(AbstractFigure):
@@ -24,7 +24,7 @@ class Figure(AbstractFigure):
         "place of 2200 at small scale. Kernels are compared at equal times, theirs at all pairs of times."
     )
     size = (7.0, 3.4)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 0.3, Scale.PAPER: 0.3}
+    hours = by_scale(0.03, 0.3)
 
     def run(self, runs: Runs) -> Data:
         return TRAINING.measured(runs, RICHNESSES, [WIDTH[runs.scale]], SEEDS[runs.scale], batch_size=1)

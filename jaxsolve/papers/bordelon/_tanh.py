@@ -3,7 +3,7 @@
 from ...nets import tanh
 from ...plot import COLORS, MARKERS
 from .._claim import ABOVE_ONE, bars, Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._mean_field import agreement, Training
 
 
@@ -21,7 +21,7 @@ class Figure(AbstractFigure):
         "compared at equal times, theirs at all pairs of times."
     )
     size = (7.0, 2.9)
-    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
+    hours = by_scale(0.05, 0.05)
 
     def run(self, runs: Runs) -> Data:
         return TRAINING.measured(runs, [1.0], list(READ), SEEDS)

@@ -7,7 +7,7 @@ import numpy as np
 from ...nets import relu
 from ...plot import COLORS
 from .._claim import Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._mean_field import agreement, Training
 
 
@@ -22,7 +22,7 @@ class Figure(AbstractFigure):
     title = "Two layers of relu, richness 0.2 to 3: loss and kernel of networks and of their limit"
     ours = "Settings and inputs of the authors' notebook `two_layer_nonlinear_DMFT`; eight networks in place of one."
     size = (7.0, 2.9)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
+    hours = by_scale(0.02, 0.02)
 
     def run(self, runs: Runs) -> Data:
         return TRAINING.measured(runs, list(READ), [WIDTH], SEEDS)

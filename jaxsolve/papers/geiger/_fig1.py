@@ -10,16 +10,16 @@ from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
 from ...sweeps import padded
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._geiger import AtAlpha, collapsing_power, flow, measure, over_seeds, parity, SETTING, width_axis
 
 
 if TYPE_CHECKING:
     import xarray
 
-WIDTHS = {Scale.SMALL: [8, 24, 72], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
-ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2, -1, -0.5, 0, 0.5, 1, 2]), Scale.MEDIUM: np.geomspace(1e-4, 1e4, 17)}
-SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+WIDTHS = by_scale([8, 24, 72], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
+ALPHAS = by_scale(10.0 ** np.array([-2, -1, -0.5, 0, 0.5, 1, 2]), np.geomspace(1e-4, 1e4, 17))
+SEEDS = by_scale(8, 10)
 TESTS = 2000
 
 
@@ -27,12 +27,12 @@ class Figure(AbstractFigure):
     title = "Figure 1(a), (c), (d): test error by width and output scale; feature learning and lazy training"
     ours = SETTING + " Panel (b), a convolutional network, is in geiger/fig1b."
     size = (7.2, 3.1)
-    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    hours = by_scale(0.04, 20.0, 5000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         make = AtAlpha(parity(runs.scale, TESTS))
-        alphas = ALPHAS.get(runs.scale, ALPHAS[Scale.MEDIUM])
+        alphas = ALPHAS[runs.scale]
         axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
         trained = measure(runs, "trained", make, axes, [inf], test_accuracy())
         once = padded(make, axes | {"alpha": np.ones(1)}, "width")  # the frozen kernel is the same for every alpha

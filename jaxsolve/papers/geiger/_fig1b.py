@@ -17,7 +17,7 @@ from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error
 from ...until import margin_above
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._geiger import BETA, over_seeds, width_axis
 from .._images import halved, images
 
@@ -25,15 +25,14 @@ from .._images import halved, images
 if TYPE_CHECKING:
     import xarray
 
-WIDTHS = {Scale.SMALL: [4, 12], Scale.MEDIUM: [4, 12, 36, 108], Scale.PAPER: [4, 12, 36, 108, 324]}
-ALPHAS = {Scale.SMALL: [0.1, 1.0, 100.0]}
-EVERY_ALPHA = [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e4]
-SAMPLES = {Scale.SMALL: 32, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
-TESTS = {Scale.SMALL: 500, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 10, Scale.PAPER: 20}
+WIDTHS = by_scale([4, 12], [4, 12, 36, 108], [4, 12, 36, 108, 324])
+ALPHAS = by_scale([0.1, 1.0, 100.0], [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e4])
+SAMPLES = by_scale(32, 1000, 10_000)
+TESTS = by_scale(500, 5000, 50_000)
+SEEDS = by_scale(4, 10, 20)
 TAU = 10.0
 TEMPERATURE = 1e-3
-CHANGE = {Scale.SMALL: (1e-3, 1e-1), Scale.MEDIUM: (1e-4, 1e-2), Scale.PAPER: (1e-4, 1e-2)}  # eq. 18
+CHANGE = by_scale((1e-3, 1e-1), (1e-4, 1e-2))  # eq. 18
 
 
 class Figure(AbstractFigure):
@@ -44,7 +43,7 @@ class Figure(AbstractFigure):
         f"changing outputs by {CHANGE[Scale.SMALL][0]:g} to {CHANGE[Scale.SMALL][1]:g}, ten times the paper's; float32."
     )
     size = (6.4, 2.8)
-    hours = {Scale.SMALL: 0.07, Scale.MEDIUM: 40.0, Scale.PAPER: 50_000.0}
+    hours = by_scale(0.07, 40.0, 50_000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
@@ -54,7 +53,7 @@ class Figure(AbstractFigure):
         digits = halved(digits) if runs.scale is Scale.SMALL else digits
         options = {"change": CHANGE[runs.scale], "until": margin_above(1.0), "max_steps": 100_000}
         flow = StochasticFlow(TEMPERATURE, tau=TAU, key=jax.random.key(1), **options)
-        alphas = np.array(ALPHAS.get(runs.scale, EVERY_ALPHA))
+        alphas = np.array(ALPHAS[runs.scale])
         axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
         found = runs.sweep("runs", _Networks(digits), axes, flow, [inf], observe=test_outputs())
         return {"runs": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}

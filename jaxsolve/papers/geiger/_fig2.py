@@ -9,16 +9,16 @@ from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error, ensemble_variance
 from .._claim import Claim, Claims, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._geiger import AtScale, guide, measure, over_seeds, parity, SETTING, width_axis
 
 
 if TYPE_CHECKING:
     import xarray
 
-WIDTHS = {Scale.SMALL: [24, 48, 96], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
-SCALES = {Scale.SMALL: [1e-2, 1.0, 1e6], Scale.MEDIUM: [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6]}
-SEEDS = {Scale.SMALL: 10, Scale.MEDIUM: 20, Scale.PAPER: 26}
+WIDTHS = by_scale([24, 48, 96], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
+SCALES = by_scale([1e-2, 1.0, 1e6], [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6])
+SEEDS = by_scale(10, 20, 26)
 TESTS = 2000
 FEATURE, LAZY = 1e-2, 1e6  # the paper's sqrt(h) alpha of both regimes
 REGIMES = {FEATURE: "feature learning", LAZY: "lazy"}
@@ -28,12 +28,12 @@ class Figure(AbstractFigure):
     title = "Figure 2: variance over starts, and test error of single networks (lines) and of their average (dashed)"
     ours = SETTING + " Panel (d), a convolutional network, is in geiger/fig1b."
     size = (7.2, 3.0)
-    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    hours = by_scale(0.04, 20.0, 5000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         digits = parity(runs.scale, TESTS)
-        scales = np.array(SCALES.get(runs.scale, SCALES[Scale.MEDIUM]))
+        scales = np.array(SCALES[runs.scale])
         axes = {"width": WIDTHS[runs.scale], "scale": scales, "seed": range(SEEDS[runs.scale])}
         found = measure(runs, "trained", AtScale(digits), axes, [inf], test_outputs())
         return {"trained": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}

@@ -7,7 +7,7 @@ import numpy as np
 from ...observe import half_loss_time
 from ...plot import collapse, COLORS
 from .._claim import Claim, Claims, mean_over, Measured
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._geiger import (
     ALPHA_TESTS,
     ALPHA_TIMES,
@@ -31,7 +31,7 @@ class Figure(AbstractFigure):
     title = "Figure 3: change of the kernel, loss and times t1, t2, over alpha and over sqrt(h) alpha"
     ours = SETTING + f" The kernel is that of {ALPHA_TESTS} test samples at small scale."
     size = (7.2, 6.6)
-    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    hours = by_scale(0.05, 20.0, 5000.0)
     shares = "over_alpha"
     images = (Images.MNIST,)
 

@@ -13,15 +13,15 @@ from ...observe import Observable, test_accuracy
 from ...plot import COLORS, gram, MARKERS
 from ...sweeps import padded
 from .._claim import bars, Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._geiger import AtAlpha, flow, measure, parity, SETTING, width_axis
 
 
 if TYPE_CHECKING:
     import xarray
 
-WIDTHS = {Scale.SMALL: [8, 20, 50], Scale.MEDIUM: [10, 30, 100], Scale.PAPER: [10, 30, 100, 300]}
-SEEDS = {Scale.SMALL: 6, Scale.MEDIUM: 10, Scale.PAPER: 10}
+WIDTHS = by_scale([8, 20, 50], [10, 30, 100], [10, 30, 100, 300])
+SEEDS = by_scale(6, 10)
 ALPHA = 0.1
 DEPTH = 2
 NEAR = (-0.005, 0.005)  # errors that count as the same: the start's kernel is worse by more
@@ -35,7 +35,7 @@ class Figure(AbstractFigure):
         "digits, in place of a wide residual network with alpha = 1 and CIFAR-10."
     )
     size = (7.2, 2.6)
-    hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 5.0, Scale.PAPER: 500.0}
+    hours = by_scale(0.06, 5.0, 500.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

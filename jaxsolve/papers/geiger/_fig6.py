@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ...plot import collapse
 from .._claim import Claim, Claims
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._geiger import collapsing_power, FEATURE, guide, LAZY, logarithm, over_alpha, over_seeds, power, SETTING
 
 
@@ -16,7 +16,7 @@ class Figure(AbstractFigure):
     title = "Figure 6: relative change of all weights, times sqrt(h)"
     ours = SETTING + " The runs are those of Figure 3."
     size = (6.8, 2.8)
-    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    hours = by_scale(0.05, 20.0, 5000.0)
     shares = "over_alpha"
     images = (Images.MNIST,)
 

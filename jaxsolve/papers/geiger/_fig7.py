@@ -10,7 +10,7 @@ from ..._core import View
 from ...observe import half_loss_time, loss, Observable, test_output_change
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._geiger import AtScale, measure, parity, power, SETTING, when
 
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import xarray
 
 DEPTH = 2
-WIDTHS = {Scale.SMALL: [16, 64, 256], Scale.MEDIUM: [30, 100, 300, 1000], Scale.PAPER: [30, 100, 300, 1000]}
+WIDTHS = by_scale([16, 64, 256], [30, 100, 300, 1000])
 SCALES = [1e-3, 1e-2, 1e-1]
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 10, Scale.PAPER: 10}
+SEEDS = by_scale(4, 10)
 TESTS = 500
 TIMES = np.concatenate([[0.0], np.geomspace(1e-6, 1e1, 57)])
 EARLY = 0.03, 0.1  # in t1: where growth is linear
@@ -31,7 +31,7 @@ class Figure(AbstractFigure):
     title = "Figure 7: growth of the output, over time in units of t1"
     ours = SETTING + f" The values of sqrt(h) alpha: {', '.join(f'{scale:g}' for scale in SCALES)}."
     size = (6.8, 5.2)
-    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 5.0, Scale.PAPER: 1000.0}
+    hours = by_scale(0.05, 5.0, 1000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

@@ -8,12 +8,12 @@ from ...observe import preactivation_velocity
 from ...plot import COLORS, MARKERS
 from ...sweeps import padded
 from .._claim import bars, Claim, Claims
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._geiger import AtAlpha, guide, parity, power, SAMPLES, width_axis
 
 
-WIDTHS = {Scale.SMALL: [256, 512, 1024], Scale.MEDIUM: [30, 100, 300, 1000], Scale.PAPER: [30, 100, 300, 1000, 3000]}
-SEEDS = {Scale.SMALL: 10, Scale.MEDIUM: 10, Scale.PAPER: 5}
+WIDTHS = by_scale([256, 512, 1024], [30, 100, 300, 1000], [30, 100, 300, 1000, 3000])
+SEEDS = by_scale(10, 10, 5)
 
 
 class Figure(AbstractFigure):
@@ -23,7 +23,7 @@ class Figure(AbstractFigure):
         "root mean square over samples and neurons, in place of one step of descent."
     )
     size = (4.4, 2.9)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 10.0}
+    hours = by_scale(0.02, 0.1, 10.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

@@ -8,13 +8,13 @@ from ...nets import relu
 from ...observe import test_kernel_change
 from ...plot import collapse
 from .._claim import Claim, Claims, mean_over
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, guide, measure, parity, power, SETTING
 
 
-WIDTHS = {Scale.SMALL: [16, 48], Scale.MEDIUM: [30, 100, 300], Scale.PAPER: [30, 100, 300, 1000]}
-SCALES = {Scale.SMALL: 10.0 ** np.array([-3, -2, -1, 0.5, 1, 1.5, 2, 4, 6, 7])}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 3}
+WIDTHS = by_scale([16, 48], [30, 100, 300], [30, 100, 300, 1000])
+SCALES = by_scale(10.0 ** np.array([-3, -2, -1, 0.5, 1, 1.5, 2, 4, 6, 7]), np.geomspace(1e-4, 1e9, 27))
+SEEDS = by_scale(3, 5, 3)
 TESTS = 50
 # sqrt(h) alpha of the three regimes, by our choice: neurons switch on some of the n samples until it is of order n h.
 REGIMES = {
@@ -31,12 +31,12 @@ class Figure(AbstractFigure):
         "one begins in the crossover from the first, which steepens its exponent."
     )
     size = (3.6, 2.9)
-    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    hours = by_scale(0.04, 20.0, 5000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         tests = TESTS if runs.scale is Scale.SMALL else 20 * TESTS
-        scales = SCALES.get(runs.scale, np.geomspace(1e-4, 1e9, 27))
+        scales = SCALES[runs.scale]
         axes = {"width": WIDTHS[runs.scale], "scale": scales, "seed": range(SEEDS[runs.scale])}
         make = AtScale(parity(runs.scale, tests), activation=relu)
         return {"flow": measure(runs, "flow", make, axes, [inf], test_kernel_change())}

@@ -12,7 +12,7 @@ from ...observe import test_kernel_change, weight_change
 from ...plot import COLORS, power_law
 from ...theory import lazy_scaling
 from .._claim import Claim, Claims, Measured
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._geiger import AtScale, flow, parity, power, SETTING
 
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import xarray
 
 DEPTHS = [5, 2]
-WIDTHS = {Scale.SMALL: 32, Scale.MEDIUM: 200, Scale.PAPER: 1000}
+WIDTHS = by_scale(32, 200, 1000)
 SCALES = np.geomspace(1e-3, 3e-2, 4)
-SEEDS = {Scale.SMALL: 5, Scale.MEDIUM: 10, Scale.PAPER: 10}
+SEEDS = by_scale(5, 10)
 TESTS = 50
 # What the paper measures, and half the width of what counts as the same.
 KERNEL = {5: (1.7, 0.15), 2: (1.25, 0.15)}
@@ -36,7 +36,7 @@ class Figure(AbstractFigure):
         + f" sqrt(h) alpha from {SCALES[0]:g} to {SCALES[-1]:g}; one width, {WIDTHS[Scale.SMALL]} at small scale."
     )
     size = (6.8, 3.0)
-    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 5.0, Scale.PAPER: 2000.0}
+    hours = by_scale(0.05, 5.0, 2000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

@@ -10,7 +10,7 @@ from ...observe import hamming_distance, loss, neuron_direction, neuron_radius
 from ...plot import neurons
 from ...sweeps import Zip
 from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size, Students
 
 
@@ -28,7 +28,7 @@ class Figure(AbstractFigure):
         f"{of_size(Scale.SMALL)}. The teachers and students are other draws than theirs."
     )
     size = (7.2, 4.2)
-    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 10.0, Scale.PAPER: 80.0}
+    hours = by_scale(0.04, 10.0, 80.0)
     shares = "grid"
 
     def run(self, runs: Runs) -> Data:

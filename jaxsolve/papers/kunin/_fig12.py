@@ -1,7 +1,7 @@
 """Figure 12: the steps to grok over overall scale tau and alpha."""
 
 from .._claim import Claim, Claims, mean_over, NEGATIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
 
@@ -9,7 +9,7 @@ class Figure(AbstractFigure):
     title = "Figure 12: steps to grok, and test accuracy at the end, over tau and alpha"
     ours = settings()
     size = (6.8, 2.8)
-    hours = {Scale.SMALL: 0.002, Scale.MEDIUM: 0.01, Scale.PAPER: 0.01}  # after figure 6 (d), whose runs these are
+    hours = by_scale(0.002, 0.01)  # after figure 6 (d), whose runs these are
     shares = "grokking"
 
     def run(self, runs: Runs) -> Data:

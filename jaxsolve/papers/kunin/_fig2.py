@@ -13,7 +13,7 @@ from ...observe import kernel, loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import neurons_preconditioner, SingleNeuronFlow
 from .._claim import Claim, Claims, NEGATIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, REGIMES, WHITENED
 
 
@@ -25,7 +25,7 @@ class Figure(AbstractFigure):
     title = "Figure 2: paths of one neuron in function space, in theory (lines) and by gradient flow (points)"
     ours = "Ellipses show the shape of the preconditioner only: their largest axis is the same everywhere."
     size = (7.2, 2.7)
-    hours = dict.fromkeys(Scale, 0.01)
+    hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
         watched = [neuron_radius(), neuron_direction(), loss(), kernel()]

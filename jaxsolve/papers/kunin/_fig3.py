@@ -12,7 +12,7 @@ from ...kernels import distance_matrix
 from ...observe import kernel, kernel_distance, loss, neuron_direction, neuron_radius
 from ...theory import SingleNeuronFlow
 from .._claim import ABOVE_ONE, Claim, Claims, NEGATIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._kunin_neuron import DELTAS, REGIMES, WHITENED
 
 
@@ -24,7 +24,7 @@ class Figure(AbstractFigure):
     title = "Figure 3: loss, norm, alignment and kernel distance of one neuron, in theory (lines) and by flow (points)"
     ours = "The maps of the kernel distance between any two times. Distances by the corrected formula."
     size = (7.2, 4.4)
-    hours = dict.fromkeys(Scale, 0.01)
+    hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
         watched = [neuron_radius(), neuron_direction(), loss(), kernel_distance(), kernel()]

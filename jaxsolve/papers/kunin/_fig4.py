@@ -9,7 +9,7 @@ from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
 from ...theory import implicit_bias, single_neuron_limit, SingleNeuronPotential
 from .._claim import Claim, Claims, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._kunin_neuron import beta, DELTAS, draw_loss, LOW_RANK
 
 
@@ -22,7 +22,7 @@ class Figure(AbstractFigure):
     title = "Figure 4: the implicit bias of one neuron on low-rank data; ends in theory (crosses) and by flow (points)"
     ours = f"delta = {EXTREMES[0]:g} and {EXTREMES[1]:g} in addition, near both limits; runs until t = {TIMES[-1]:g}."
     size = (6.6, 3.3)
-    hours = dict.fromkeys(Scale, 0.01)
+    hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
         axes = {"delta": np.array([EXTREMES[0], *DELTAS, EXTREMES[1]])}

@@ -15,7 +15,7 @@ from ...dynamics import Descent
 from ...observe import accuracy, hamming_distance, parameter_distance, test_outputs
 from ...sweeps import Zip
 from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size, student
 
 
@@ -35,7 +35,7 @@ class Figure(AbstractFigure):
         f"{of_size(Scale.SMALL)}: the runs of Figure 1."
     )
     size = (7.2, 4.2)
-    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}  # after figure 1
+    hours = by_scale(0.015, 0.05)  # after figure 1
     shares = "grid"
 
     def run(self, runs: Runs) -> Data:

@@ -17,15 +17,14 @@ from ...observe import loss, test_accuracy, test_kernel_distance
 from ...plot import COLORS
 from ...until import loss_fraction
 from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._images import halved, images
 
 
-ALPHAS = {Scale.SMALL: [0.1, 1.0, 10.0]}
-EVERY_ALPHA = [0.1, 0.3, 1.0, 3.0, 10.0]
-SAMPLES = {Scale.SMALL: 24, Scale.MEDIUM: 1000, Scale.PAPER: 60_000}
-TESTS = {Scale.SMALL: 20, Scale.MEDIUM: 200, Scale.PAPER: 200}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 8, Scale.PAPER: 8}
+ALPHAS = by_scale([0.1, 1.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0])
+SAMPLES = by_scale(24, 1000, 60_000)
+TESTS = by_scale(20, 200)
+SEEDS = by_scale(3, 8)
 RATE = 5e-3
 LEFT = 0.1  # of the loss, where training ends
 
@@ -41,7 +40,7 @@ class Figure(AbstractFigure):
         "images, float32."
     )
     size = (3.4, 2.6)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 2.0, Scale.PAPER: 500.0}
+    hours = by_scale(0.02, 2.0, 500.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
@@ -50,7 +49,7 @@ class Figure(AbstractFigure):
         descent = Descent(optax.sgd(RATE), until=loss_fraction(LEFT), max_steps=100_000)
         watched = [loss(), test_accuracy(), test_kernel_distance()]
         digits = halved(digits) if runs.scale is Scale.SMALL else digits
-        axes = {"alpha": ALPHAS.get(runs.scale, EVERY_ALPHA), "seed": range(SEEDS[runs.scale])}
+        axes = {"alpha": ALPHAS[runs.scale], "seed": range(SEEDS[runs.scale])}
         return {"runs": runs.sweep("runs", _Networks(digits), axes, descent, [0.0, inf], observe=watched)}
 
     def draw(self, figure: Picture, data: Data) -> None:

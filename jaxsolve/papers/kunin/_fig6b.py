@@ -18,19 +18,18 @@ from ...nets import BatchNorm, Scaling, WideResNet
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE
-from .._figure import AbstractFigure, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._images import halved, images
 
 
-ALPHAS = {Scale.SMALL: [0.1, 1.0, 10.0]}
-EVERY_ALPHA = [0.1, 0.3, 1.0, 3.0, 10.0]
-WINDOWS = {Scale.SMALL: 5, Scale.MEDIUM: 15, Scale.PAPER: 15}
-WIDENINGS = {Scale.SMALL: 1, Scale.MEDIUM: 4, Scale.PAPER: 4}
-SAMPLES = {Scale.SMALL: 64, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
-TESTS = {Scale.SMALL: 200, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
-EPOCHS = {Scale.SMALL: 60, Scale.MEDIUM: 24, Scale.PAPER: 24}
-BATCH = {Scale.SMALL: 32, Scale.MEDIUM: 128, Scale.PAPER: 512}
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 3, Scale.PAPER: 3}
+ALPHAS = by_scale([0.1, 1.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0])
+WINDOWS = by_scale(5, 15)
+WIDENINGS = by_scale(1, 4)
+SAMPLES = by_scale(64, 5000, 50_000)
+TESTS = by_scale(200, 2000, 10_000)
+EPOCHS = by_scale(60, 24)
+BATCH = by_scale(32, 128, 512)
+SEEDS = by_scale(3, 3)
 RATE, MOMENTUM = 0.05, 0.9
 DELTA = np.array([[-0.25, -0.5, -0.25], [-0.5, 2.0, -0.5], [-0.25, -0.5, -0.25]])
 SHOWN = 8  # filters of each alpha
@@ -46,7 +45,7 @@ class Figure(AbstractFigure):
         f"8 x 8 pixels, {EPOCHS[Scale.SMALL]} epochs in batches of {BATCH[Scale.SMALL]}, no widening, float32."
     )
     size = (7.2, 2.6)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 500.0}
+    hours = by_scale(0.03, 10.0, 500.0)
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
@@ -59,7 +58,7 @@ class Figure(AbstractFigure):
         descent = Descent(sgd, rate=1.0, batch_size=batch, key=jax.random.key(1))  # times are counts of steps
         first = Observable("filters", _filters, Quantity.PARAMS, ("filter", "channel", "row", "column"), "weight")
         rough = Observable("roughness", lambda view: jnp.mean(roughness(_filters(view))), Quantity.PARAMS)
-        axes = {"alpha": ALPHAS.get(runs.scale, EVERY_ALPHA), "seed": range(SEEDS[runs.scale])}
+        axes = {"alpha": ALPHAS[runs.scale], "seed": range(SEEDS[runs.scale])}
         make = _Networks(data, WINDOWS[runs.scale], WIDENINGS[runs.scale])
         watched = [accuracy(), test_accuracy(), first, rough]
         return {"runs": runs.sweep("runs", make, axes, descent, [0.0, steps], observe=watched)}

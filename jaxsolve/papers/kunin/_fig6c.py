@@ -15,16 +15,14 @@ from ...nets import MLP, Scaling
 from ...observe import accuracy, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 
 
-ALPHAS = {Scale.SMALL: [0.1, 1.0, 3.0, 10.0]}
-EVERY_ALPHA = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
-SAMPLES = {Scale.SMALL: [1000, 4000]}
-EVERY_SIZE = [1000, 2000, 4000, 8000, 16_000, 32_000]
-SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 6, Scale.PAPER: 6}
-EPOCHS = {Scale.SMALL: 40, Scale.MEDIUM: 250, Scale.PAPER: 250}
-TESTS = {Scale.SMALL: 2000, Scale.MEDIUM: 20_000, Scale.PAPER: 20_000}
+ALPHAS = by_scale([0.1, 1.0, 3.0, 10.0], [0.03, 0.1, 0.3, 1.0, 3.0, 10.0])
+SAMPLES = by_scale([1000, 4000], [1000, 2000, 4000, 8000, 16_000, 32_000])
+SEEDS = by_scale(3, 6)
+EPOCHS = by_scale(40, 250)
+TESTS = by_scale(2000, 20_000)
 WIDTH, BATCH, RATE, MOMENTUM = 64, 128, 0.02, 0.9
 
 
@@ -36,17 +34,17 @@ class Figure(AbstractFigure):
         f"{SEEDS[Scale.SMALL]} starts, float32."
     )
     size = (3.8, 2.8)
-    hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 5.0, Scale.PAPER: 12.0}
+    hours = by_scale(0.025, 5.0, 12.0)
 
     def run(self, runs: Runs) -> Data:
         found = {}
-        for samples in SAMPLES.get(runs.scale, EVERY_SIZE):
+        for samples in SAMPLES[runs.scale]:
             texts = random_hierarchy(samples, n_test=TESTS[runs.scale], key=jax.random.key(0))
             steps = EPOCHS[runs.scale] * (samples // BATCH)
             rate = optax.cosine_decay_schedule(RATE, int(0.8 * steps))
             sgd = optax.sgd(rate, momentum=MOMENTUM)
             descent = Descent(sgd, rate=1.0, batch_size=BATCH, key=jax.random.key(1))  # times are counts of steps
-            axes = {"alpha": ALPHAS.get(runs.scale, EVERY_ALPHA), "seed": range(SEEDS[runs.scale])}
+            axes = {"alpha": ALPHAS[runs.scale], "seed": range(SEEDS[runs.scale])}
             watched = [accuracy(), test_accuracy()]
             name = f"of_{samples}"
             found[name] = runs.sweep(name, _Networks(texts), axes, descent, [0.0, float(steps)], observe=watched)

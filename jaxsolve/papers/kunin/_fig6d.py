@@ -4,7 +4,7 @@ from math import inf
 
 from ...plot import COLORS
 from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
 
@@ -12,7 +12,7 @@ class Figure(AbstractFigure):
     title = "Figure 6 (d): grokking of modular addition by a one-layer transformer, against alpha"
     ours = settings()
     size = (6.8, 2.8)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 10.0}
+    hours = by_scale(0.03, 10.0)
     shares = "grokking"
 
     def run(self, runs: Runs) -> Data:

@@ -14,7 +14,7 @@ from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import SingleNeuronFlow
 from .._claim import ABOVE_ONE, Claim, Claims
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._kunin_neuron import beta, neuron, WHITENED
 
 
@@ -41,7 +41,7 @@ class Figure(AbstractFigure):
     title = "Figure 7: delay near the saddle, in theory (lines) and by gradient flow (points)"
     ours = "The direction of w at the start: on the stable manifold at a = -4; the paper gives a, delta and the target."
     size = (7.0, 2.9)
-    hours = dict.fromkeys(Scale, 0.01)
+    hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
         watched = [neuron_radius(), neuron_direction(), loss()]

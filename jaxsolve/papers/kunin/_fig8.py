@@ -15,7 +15,7 @@ from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import ReducedNeuron
 from .._claim import Claim, Claims
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._kunin_neuron import beta, Neurons, WHITENED
 
 
@@ -38,7 +38,7 @@ class Figure(AbstractFigure):
     title = "Figure 8: phase portraits of one neuron; the shaded starts are to end with a < 0 by theory, orange ones do"
     ours = f"Starts with a > 0 on two circles, |beta| = {LENGTHS[0]:g} and {LENGTHS[1]:g}, run until t = {TIMES[-1]:g}."
     size = (7.2, 4.2)
-    hours = dict.fromkeys(Scale, 0.01)
+    hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
         axes = {"delta": np.array(DELTAS), "length": LENGTHS, "angle": ANGLES}

@@ -17,15 +17,15 @@ from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 
 
 ACTIVATIONS = {"linear": "linear", "relu": "ReLU", "leaky_relu": "leaky ReLU", "sigmoid": "sigmoid", "swish": "swish"}
 STARTS = {"alignment": (0.0, 1.0), "disalignment": (1.0, 0.3)}  # w = first number * u + second * other numbers
 LOSSES = {"mse": MSE(), "cross_entropy": Logistic()}
 LARGE = {"mse": 8.0, "cross_entropy": 30.0}  # f(x)/x at the parallel start of a linear network: beyond the target
-WIDTHS = {Scale.SMALL: 300, Scale.MEDIUM: 10_000, Scale.PAPER: 10_000}
-SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+WIDTHS = by_scale(300, 10_000)
+SEEDS = by_scale(8, 10)
 SAMPLES = 100  # v1, appendix B.1
 TIMES = np.concatenate([[0.0], np.geomspace(0.01, 30.0, 24)])
 
@@ -37,7 +37,7 @@ class Figure(AbstractFigure):
         "width 300 in place of 10000 at small scale. Scales and labels of the paper are lost."
     )
     size = (6.8, 4.2)
-    hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 4.0, Scale.PAPER: 4.0}
+    hours = by_scale(0.06, 4.0)
 
     def run(self, runs: Runs) -> Data:
         width = WIDTHS[runs.scale]

@@ -15,16 +15,16 @@ from ...nets import MLP, Scaling
 from ...observe import accuracy, layer_alignment
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._images import images
 
 
 DEPTHS = {3: "four layers", 5: "six layers"}  # hidden layers, as `MLP` counts
 SIGMAS = [0.5, 0.7, 1.0, 1.4, 2.0]
-WIDTHS = {Scale.SMALL: 64, Scale.MEDIUM: 512, Scale.PAPER: 512}
-SAMPLES = {Scale.SMALL: 200, Scale.MEDIUM: 5000, Scale.PAPER: 60_000}
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 5, Scale.PAPER: 5}
-STEPS = {Scale.SMALL: 2000, Scale.MEDIUM: 10_000, Scale.PAPER: 50_000}
+WIDTHS = by_scale(64, 512)
+SAMPLES = by_scale(200, 5000, 60_000)
+SEEDS = by_scale(4, 5)
+STEPS = by_scale(2000, 10_000, 50_000)
 BATCH, RATE = 50, 0.02
 SAVED = 16
 
@@ -37,7 +37,7 @@ class Figure(AbstractFigure):
         f"{STEPS[Scale.SMALL]} steps."
     )
     size = (6.8, 4.4)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 3.0, Scale.PAPER: 20.0}
+    hours = by_scale(0.03, 3.0, 20.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

@@ -17,17 +17,17 @@ from ...nets import BatchNorm, ResNet18, Scaling
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._images import halved, images
 
 
 SIGMAS = [0.5, 1.0, 2.0, 4.0]
-WIDTHS = {Scale.SMALL: 4, Scale.MEDIUM: 16, Scale.PAPER: 64}
-SAMPLES = {Scale.SMALL: 64, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
-TESTS = {Scale.SMALL: 500, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
-EPOCHS = {Scale.SMALL: 100, Scale.MEDIUM: 60, Scale.PAPER: 200}
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 3, Scale.PAPER: 3}
-BATCH = {Scale.SMALL: 32, Scale.MEDIUM: 64, Scale.PAPER: 128}
+WIDTHS = by_scale(4, 16, 64)
+SAMPLES = by_scale(64, 5000, 50_000)
+TESTS = by_scale(500, 2000, 10_000)
+EPOCHS = by_scale(100, 60, 200)
+SEEDS = by_scale(4, 3)
+BATCH = by_scale(32, 64, 128)
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 
 
@@ -40,7 +40,7 @@ class Figure(AbstractFigure):
         f"{BATCH[Scale.SMALL]}, float32, and no flips and crops: with them so short a training does not fit."
     )
     size = (6.0, 2.6)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 100.0, Scale.PAPER: 50_000.0}
+    hours = by_scale(0.03, 100.0, 50_000.0)
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:

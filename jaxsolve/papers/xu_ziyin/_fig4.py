@@ -12,7 +12,7 @@ from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
     COMPONENTS,
@@ -36,12 +36,8 @@ MODELS = {
     "Xavier+": ("Xavier", "Corollary 2", 1.0, 1.0, True),
 }
 PAIRS = [("mean field", "NTK"), ("Kaiming+", "Kaiming-"), ("Xavier+", "Xavier-")]
-WIDTHS = {
-    Scale.SMALL: [LEAST, 128, 512],
-    Scale.MEDIUM: [LEAST, 128, 512, 2048],
-    Scale.PAPER: [LEAST, 128, 512, 2048, 8192],
-}
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 5, Scale.PAPER: 3}
+WIDTHS = by_scale([LEAST, 128, 512], [LEAST, 128, 512, 2048], [LEAST, 128, 512, 2048, 8192])
+SEEDS = by_scale(4, 5, 3)
 RATE = 4.0
 AXIS = "gamma_eta_c_gamma_c_u_c_w_c_eta_u"
 MOVES = -0.25  # the exponent of the width above which weights go on moving
@@ -55,7 +51,7 @@ class Figure(AbstractFigure):
         f"components for {EPOCHS[Scale.SMALL]} epochs."
     )
     size = (6.8, 2.8)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 5000.0}
+    hours = by_scale(0.03, 10.0, 5000.0)
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:

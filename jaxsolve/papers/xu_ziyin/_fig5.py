@@ -11,7 +11,7 @@ from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
     COMPONENTS,
@@ -28,7 +28,7 @@ WIDTH = 128
 # Exponents of kappa in the variances of u and w.
 MODELS = {"balanced, $c_u = c_w = 1$": (1.0, 1.0), "$c_u = 0, c_w = 1$": (0.0, 1.0), "$c_u = 1, c_w = 0$": (1.0, 0.0)}
 KAPPAS = [1.0, 10.0, 100.0, 1000.0]
-SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 5, Scale.PAPER: 3}
+SEEDS = by_scale(4, 5, 3)
 RATE = 4.0
 AXIS = "c_u_c_w"
 
@@ -41,7 +41,7 @@ class Figure(AbstractFigure):
         f"{EPOCHS[Scale.SMALL]} epochs."
     )
     size = (7.0, 2.7)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 3.0, Scale.PAPER: 500.0}
+    hours = by_scale(0.03, 3.0, 500.0)
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:

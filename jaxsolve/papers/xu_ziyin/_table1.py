@@ -18,11 +18,11 @@ from ...plot import REGIME_COLORS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import Claim, exponent, Measured
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 
 
-KAPPAS = {Scale.SMALL: [1e2, 1e3, 1e4], Scale.MEDIUM: [1e2, 1e3, 1e4, 1e5], Scale.PAPER: [1e2, 1e3, 1e4, 1e5]}
-SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 32, Scale.PAPER: 32}
+KAPPAS = by_scale([1e2, 1e3, 1e4], [1e2, 1e3, 1e4, 1e5])
+SEEDS = by_scale(8, 32)
 LAZY_WIDTH = 10
 STEP, STEPS = 0.05, 200  # the learning rates of the table, times this
 TARGET = 2.0
@@ -58,7 +58,7 @@ class Figure(AbstractFigure):
         "0, so that every kappa has the same network, and no claim is made. The paper derives the table."
     )
     size = (6.8, 2.9)
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.5, Scale.PAPER: 0.5}
+    hours = by_scale(0.02, 0.5)
 
     def run(self, runs: Runs) -> Data:
         kappas, ts, found = KAPPAS[runs.scale], [0.0, STEP * STEPS], {}

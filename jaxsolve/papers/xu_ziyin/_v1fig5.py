@@ -17,14 +17,14 @@ from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, Data, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 
 
 if TYPE_CHECKING:
     import xarray
 
-WIDTHS = {Scale.SMALL: 300, Scale.MEDIUM: 10_000, Scale.PAPER: 10_000}
-SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+WIDTHS = by_scale(300, 10_000)
+SEEDS = by_scale(8, 10)
 STARTS = ["Xavier+", "Kaiming+"]
 SAMPLES, BATCH, NOISE = 32, 1, 0.5
 RATE, ADAM = 0.02, 0.002
@@ -41,7 +41,7 @@ class Figure(AbstractFigure):
         "paper's values are lost."
     )
     size = (6.8, 2.7)
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 0.5, Scale.PAPER: 0.5}
+    hours = by_scale(0.03, 0.5)
 
     def run(self, runs: Runs) -> Data:
         width = float(WIDTHS[runs.scale])
