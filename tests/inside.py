@@ -160,14 +160,14 @@ from jaxsolve.observe._internal import (
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
 from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers_reproduce
 
-# The example that several errata share.
-from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
-
 # Intervals, and exponents fitted to samples.
 from jaxsolve.papers._claim import Claim, exponent, mean_over
 
+# The example that several errata share.
+from jaxsolve.papers._errata_atanasov_deep import balanced, DEPTH, OUT, SIZE
+
 # An erratum that is made up, to see what its parts do.
-from jaxsolve.papers._erratum import Checked, compared, counted, Erratum, Measurement, relative_error, Row
+from jaxsolve.papers._erratum import Checked, compared, counted, Erratum, matrix_row, relative_error, Row, rows
 from jaxsolve.papers._figure import AbstractFigure
 
 # What the claims of several figures are measured by, on curves of which the answer is known.
@@ -183,7 +183,7 @@ from jaxsolve.papers._internal import ALL_ERRATA, document, hours, show_error, t
 from jaxsolve.papers._kunin_grokking import sooner_upstream
 
 # Which images a figure's task found decides whether its store is carried on.
-from jaxsolve.papers._silent_images import ImageTask, MLPOnImages
+from jaxsolve.papers._silent import ImageTask, MLPOnImages
 
 # The simulations that errata are judged by must themselves be right.
 from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_problem, time_of_loss
@@ -227,13 +227,14 @@ __all__ = [
     "JacobianAndModes",
     "LayerRegister",
     "MLPOnImages",
-    "Measurement",
+    "matrix_row",
     "Model",
     "Neurons",
     "OUT",
     "Outputs",
     "ReducedBalanced",
     "Row",
+    "rows",
     "Rules",
     "SIZE",
     "SPACINGS",

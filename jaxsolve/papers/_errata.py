@@ -1,7 +1,6 @@
 """All errata, by paper and subject."""
 
 from ._errata_atanasov_deep import ERRATA as _DEEP
-from ._errata_atanasov_kernels import ERRATA as _KERNELS
 from ._errata_atanasov_random import ERRATA as _RANDOM
 from ._errata_atanasov_two_layers import ERRATA as _TWO_LAYERS
 from ._errata_geiger import ERRATA as _GEIGER
@@ -11,7 +10,7 @@ from ._errata_xu import ERRATA as _XU
 from ._erratum import Checked, Erratum
 
 
-ALL_ERRATA: tuple[Erratum, ...] = _XU + _NEURON + _LAYERS + _TWO_LAYERS + _DEEP + _KERNELS + _RANDOM + _GEIGER
+ALL_ERRATA: tuple[Erratum, ...] = _XU + _NEURON + _LAYERS + _TWO_LAYERS + _DEEP + _RANDOM + _GEIGER
 
 
 def errata() -> tuple[Checked, ...]:

@@ -1,13 +1,14 @@
 """Errata of Atanasov, Bordelon & Pehlevan on averages over random data and weights: appendices E and G.2."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import root_scalar
+from scipy.optimize import minimize_scalar, root_scalar
 
-from ._errata_atanasov_two_layers import PAPER
-from ._erratum import compared, Erratum, Measurement
+from ._errata_atanasov_two_layers import erratum
+from ._erratum import Row, Rows, rows
 from ._simulate import draw
-from ._spectra import difference_edges
 
 
 # --- eq. 46
@@ -26,8 +27,8 @@ def _generalization(
     return float(np.sum(target**2 / width) / (1 - gamma)), kappa
 
 
-def _transfer() -> Measurement:
-    labels, columns, draws = [], [], 300
+def _transfer() -> Rows:
+    draws = 300
     for seed, (samples, A, alpha) in enumerate(((30, 0.0, 0.5), (50, 5.0, 0.8), (70, 20.0, 0.9), (30, 20.0, 0.5))):
         ridge, spectrum, target = 0.1, np.ones(IN), np.zeros(IN)
         spectrum[0] += A
@@ -37,9 +38,7 @@ def _transfer() -> Measurement:
         weights = spectrum * (np.swapaxes(x, 1, 2) @ np.linalg.solve(gram, (x @ target)[:, :, None]))[:, :, 0]
         measured = np.mean(np.sum((weights - target) ** 2, axis=1))
         form, kappa = _generalization(spectrum, target, samples, ridge)
-        columns.append([measured, form, kappa**2 * form])
-        labels.append(f"P = {samples}, A = {A:g}, alpha = {alpha:g}")
-    return compared(labels, *zip(*columns, strict=True))
+        yield Row(f"P = {samples}, A = {A:g}, alpha = {alpha:g}", measured, form, kappa**2 * form)
 
 
 # --- eqs. 56, 57, 59: Gaussian weights of variance sigma^2/N_l at sigma = 1
@@ -48,13 +47,27 @@ UNEVEN = (30, 50, 20, 40, 10)  # N_1, ..., N_{L+1}
 EVEN = (20, 20, 20, 20, 20)
 
 
-def _equal_widths() -> Measurement:
-    sizes, largest = (100, 200, 400), []
-    for n in sizes:
-        W, above = draw(120, n, n) / np.sqrt(n), draw(121, n, n) / np.sqrt(n)
-        largest.append(np.linalg.eigvalsh(W @ W.T - above.T @ above)[-1])
+def difference_edges(up: float, down: float) -> Float[np.ndarray, "2"]:
+    """The ends of the spectrum of A A^T - W W^T for large square A, W with entries of variance up/n and down/n.
+
+    Free probability: z(G) = up/(1 - up G) - down/(1 + down G) + 1/G is stationary at the ends.
+    """
+    z = lambda G: up / (1 - up * G) - down / (1 + down * G) + 1 / G
+
+    def extremum(sign: float, pole: float) -> float:
+        """The extremum of z between G = 0 and a pole: the largest value on the left (sign -1), least on the right."""
+        height = lambda share: sign * z(share * pole)
+        found: Any = minimize_scalar(height, bounds=(0, 1), method="bounded", options={"xatol": 1e-10})
+        return sign * found.fun
+
+    return np.array([extremum(-1.0, -1 / down), extremum(1.0, 1 / up)])
+
+
+def _equal_widths() -> Rows:
     edge = difference_edges(1.0, 1.0)[1]
-    return compared([f"largest eigenvalue, N = {n}" for n in sizes], largest, np.zeros(3), np.full(3, edge))
+    for n in (100, 200, 400):
+        W, above = draw(120, n, n) / np.sqrt(n), draw(121, n, n) / np.sqrt(n)
+        yield Row(f"largest eigenvalue, N = {n}", np.linalg.eigvalsh(W @ W.T - above.T @ above)[-1], 0, edge)
 
 
 def _offsets(widths: tuple[int, ...]) -> Float[np.ndarray, " layers"]:
@@ -72,23 +85,18 @@ def _by_width(widths: tuple[int, ...], first: int, last: int) -> Float[np.ndarra
     return np.array([L - l - sum(ratios[k] for k in range(l + first, L + last + 1)) for l in range(1, L + 1)])
 
 
-def _offset() -> Measurement:
+def _offset() -> Rows:
     labels = [f"g_{l}" for l in range(1, len(UNEVEN))]
-    return compared(labels, _offsets(UNEVEN), _by_width(UNEVEN, 0, -1), _by_width(UNEVEN, 1, 0))
+    return rows(labels, _offsets(UNEVEN), _by_width(UNEVEN, 0, -1), _by_width(UNEVEN, 1, 0))
 
 
-def _total_offset() -> Measurement:
-    widths = (UNEVEN, EVEN)
-    truth, printed, corrected = (
-        [float(np.sum(form(size))) for size in widths]
-        for form in (_offsets, lambda size: _by_width(size, 0, 0), lambda size: _by_width(size, 1, 0))
-    )
-    return compared(["g, widths 30, 50, 20, 40, 10", "g, equal widths"], truth, printed, corrected)
+def _total_offset() -> Rows:
+    for name, widths in (("g, widths 30, 50, 20, 40, 10", UNEVEN), ("g, equal widths", EVEN)):
+        yield Row(name, *(np.sum(g) for g in (_offsets(widths), _by_width(widths, 0, 0), _by_width(widths, 1, 0))))
 
 
 ERRATA = (
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 46, and the display below eq. 48",
         "`E_g = 1/(1 - gamma) sum_k <y phi_k>^2/(lambda_k P + kappa)^2`",
         "`E_g = kappa^2/(1 - gamma) sum_k <y phi_k>^2/(lambda_k P + kappa)^2`",
@@ -96,8 +104,7 @@ ERRATA = (
         "mean test error of kernel ridge regression over 300 draws, D = 100, ridge 0.1",
         _transfer,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 56",
         "`W^l W^lT - W^{l+1}T W^{l+1}` concentrates on `sigma^2 (1 - N_{l+2}/N_{l+1}) I` for large widths",
         "that is its mean; it concentrates only for `N_l >> N_{l+1}` and `N_{l+2} >> N_{l+1}`; "
@@ -106,8 +113,7 @@ ERRATA = (
         "largest eigenvalue at sigma = 1 and equal widths, where the printed form gives 0",
         _equal_widths,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 57",
         "`g_l = L - l - sum_{k=l}^{L-1} N_{k+1}/N_k`",
         "`g_l = L - l - sum_{k=l+1}^{L} N_{k+1}/N_k`",
@@ -115,8 +121,7 @@ ERRATA = (
         "`g_l` from the mean eigenvalues of 500 draws, widths 30, 50, 20, 40, 10",
         _offset,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 59, g",
         "`g = L(L-1)/2 - sum_{l=1}^L sum_{k=l}^L N_{k+1}/N_k`",
         "`g = L(L-1)/2 - sum_{l=1}^L sum_{k=l+1}^L N_{k+1}/N_k`",

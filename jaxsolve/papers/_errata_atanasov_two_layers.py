@@ -3,6 +3,7 @@
 beta is the unit vector that the network learns, s its scale; the loss is half the mean of squares.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,12 @@ from scipy.interpolate import CubicSpline
 from scipy.linalg import expm
 
 from .._core import Problem
-from ._erratum import compared, deviating, Erratum, matrix_error, Measurement
+from ._erratum import Erratum, matrix_row, Row, Rows, rows
 from ._simulate import draw, follow, linear_problem, unit, velocity
 
 
 PAPER = "Atanasov, Bordelon & Pehlevan, Neural Networks as Kernel Learners: The Silent Alignment Effect"
+erratum = functools.partial(Erratum, PAPER)
 
 
 # --- eq. 2 and appendix A: a kernel that turns
@@ -78,23 +80,23 @@ def _not_ordered(run: _Turning) -> Float[np.ndarray, "4"]:
 NEW = [f"new input {index + 1}" for index in range(4)]
 
 
-def _prefactor() -> Measurement:
+def _prefactor() -> Rows:
     run = _turning()
-    return compared(NEW, run.f_new[-1], _learned(run, 1.0, True), _learned(run, run.eta, True))
+    return rows(NEW, run.f_new[-1], _learned(run, 1.0, True), _learned(run, run.eta, True))
 
 
-def _time_order() -> Measurement:
+def _time_order() -> Rows:
     run = _turning()
-    return compared(NEW, run.f_new[-1], _learned(run, run.eta, False), _learned(run, run.eta, True))
+    return rows(NEW, run.f_new[-1], _learned(run, run.eta, False), _learned(run, run.eta, True))
 
 
-def _error_sign() -> Measurement:
+def _error_sign() -> Rows:
     w, a, x, y = _samples()
     eta = 0.4
     w_dot, a_dot = velocity(linear_problem((w, a[None, :]), x, y[:, None], (3 * eta, 3 * eta)))
     truth = -(x @ w_dot.T @ a + x @ w.T @ a_dot[0])
     moved = eta * x @ (w.T @ w + a @ a * np.eye(3)) @ x.T @ (y - x @ w.T @ a)
-    return compared([f"sample {index + 1}" for index in range(3)], truth, moved, -moved)
+    return rows([f"sample {index + 1}" for index in range(3)], truth, moved, -moved)
 
 
 # --- whitened data, small start: eqs. 7, 18, 19, 27, 28
@@ -137,37 +139,31 @@ def _follow(
     return W, A[:, 0]
 
 
-def _early_kernel() -> Measurement:
+def _early_kernel() -> Rows:
     s, start, ts = 1.3, _small(84, 1e-3), np.array([0.0, 0.5, 1.0, 2.0])
     W, a = _follow(start, s, ts)
     w0, beta = start.w @ start.beta, start.beta
     M = np.swapaxes(W, 1, 2) @ W + np.sum(a**2, axis=1)[:, None, None] * np.eye(IN)[None]
     rank_one = np.outer(beta, beta) + np.eye(IN)
-    printed, corrected = [], []
     for t, truth in zip(ts, M, strict=True):
         up, turn = np.cosh(s * t), np.sinh(s * t)
         moved = start.w + np.outer(start.a * turn + w0 * (up - 1), beta)
         grown = start.a * up + w0 * turn
-        printed.append(matrix_error(start.q * np.cosh(2 * s * t) * rank_one + M[0], truth))
-        corrected.append(matrix_error(moved.T @ moved + grown @ grown * np.eye(IN), truth))
-    return deviating([f"s t = {s * t:.2g}" for t in ts], printed, corrected)
+        printed = start.q * np.cosh(2 * s * t) * rank_one + M[0]
+        yield matrix_row(f"s t = {s * t:.2g}", truth, printed, moved.T @ moved + grown @ grown * np.eye(IN))
 
 
-def _orthogonal_growth() -> Measurement:
+def _orthogonal_growth() -> Rows:
     s, eta, start, ts = 1.3, 0.4, _small(71, 1e-3), np.array([0.0, 0.5, 1.0, 2.0])
-    W, a = _follow(start, s, ts, eta=eta)
     v = unit(draw(72, IN) - start.beta * (draw(72, IN) @ start.beta))
-    truth, r = [], []
-    for w_t, a_t in zip(W, a, strict=True):
+    for t, w_t, a_t in zip(ts, *_follow(start, s, ts, eta=eta), strict=True):
         w_dot, a_dot = velocity(_whitened(_TwoLayerWeights(start.beta, w_t, a_t), s, eta))
-        truth.append(2 * (w_t @ v) @ (w_dot @ v) + 2 * a_t @ a_dot[0])
-        r.append(a_t @ w_t @ start.beta)
-    r = np.array(r)
-    return compared([f"eta s t = {eta * s * t:.2g}" for t in ts], truth, 2 * r, 2 * eta * s * r)
+        truth, r = 2 * (w_t @ v) @ (w_dot @ v) + 2 * a_t @ a_dot[0], a_t @ w_t @ start.beta
+        yield Row(f"eta s t = {eta * s * t:.2g}", truth, 2 * r, 2 * eta * s * r)
 
 
-def _full_training() -> Measurement:
-    s, labels, columns = 1.0, [], []
+def _full_training() -> Rows:
+    s = 1.0
     for seed in range(8):
         start = _small(80 + seed, 1e-3)
         q, r = start.q, start.r
@@ -178,31 +174,28 @@ def _full_training() -> Measurement:
         printed = np.array([np.sinh(2 * s * t), np.cosh(2 * s * t)]) * 2 * s / (up - 1 + 2 * s / q)
         scale = s / ((q + r) * (up - 1) + 2 * s)
         corrected = scale * np.array([(q + r) * up - (q - r) * down, (q + r) * up + (q - r) * down])
-        columns.append([[a_t @ w_t, (a_t @ a_t + w_t @ w_t) / 2], printed, corrected])
-        labels += [f"r, seed {seed}, r_0/q_0 = {r / q:.2g}", f"q, seed {seed}, r_0/q_0 = {r / q:.2g}"]
-    return compared(labels, *(np.concatenate(column) for column in zip(*columns, strict=True)))
+        labels = [f"{name}, seed {seed}, r_0/q_0 = {r / q:.2g}" for name in "rq"]
+        yield from rows(labels, [a_t @ w_t, (a_t @ a_t + w_t @ w_t) / 2], printed, corrected)
 
 
 # --- eq. 25
 
 
-def _anisotropic() -> Measurement:
-    spread, s, labels, columns = np.linspace(1.0, 6.0, IN), 1.0, [], []
+def _anisotropic() -> Rows:
+    spread, s = np.linspace(1.0, 6.0, IN), 1.0
     for seed in (75, 76):
         start = _small(seed, 1e-8)
         towards = spread * start.beta
-        b = towards @ towards
+        b = float(towards @ towards)
         W, a = _follow(start, s, [0.0, np.log(1e5) / (s * np.sqrt(b))], spread=spread)
         coefficient = np.sum((W[1] @ towards) ** 2) / b**2 / (a[1] @ a[1])
-        columns.append([coefficient, 1 / np.sqrt(b), 1 / b])
-        labels.append(f"coefficient, seed {seed}")
-    return compared(labels, *zip(*columns, strict=True))
+        yield Row(f"coefficient, seed {seed}", coefficient, 1 / np.sqrt(b), 1 / b)
 
 
 # --- eq. 11
 
 
-def _laziness() -> Measurement:
+def _laziness() -> Rows:
     """Both sides at the same weights for two sizes of y: |grad f| and |grad^2 f| drop out of the growth."""
     w, a, x, direction = 1e-3 * draw(77, 4, 3), 1e-3 * draw(78, 4), draw(79, 3, 3), unit(draw(80, 3))
     sizes, speeds, losses = np.array([1.0, 3.0, 10.0]), [], []
@@ -216,13 +209,11 @@ def _laziness() -> Measurement:
         losses.append(residual @ residual / 2)
         speeds.append(moving * losses[-1] / abs(loss_dot))
     speeds, losses = np.array(speeds) / speeds[0], np.array(losses) / losses[0]
-    labels = [f"|y| = {size:g}" for size in sizes]
-    return compared(labels, speeds, 1 / losses, losses / sizes)
+    return rows([f"|y| = {size:g}" for size in sizes], speeds, 1 / losses, losses / sizes)
 
 
 ERRATA = (
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 2, prefactor",
         "`f(t) = f_0 + int k_t exp(-eta int K) (y - f_0) dt`",
         "`f(t) = f_0 + eta int k_t T-exp(-eta int K) (y - f_0) dt`",
@@ -230,8 +221,7 @@ ERRATA = (
         "`f(x)` on new inputs at eta = 0.4 (printed form with the exponential ordered)",
         _prefactor,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 2, exponential",
         "`exp(-eta int_0^t K(t') dt')`",
         "`T-exp(-eta int_0^t K(t') dt')`, ordered in time",
@@ -239,8 +229,7 @@ ERRATA = (
         "`f(x)` on new inputs (printed form with the right prefactor)",
         _time_order,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eqs. 7 and 19",
         "`M = q_0 cosh(2 eta s t) [beta beta^T + I] + M_0`",
         "`M = W^T W + |a|^2 I` with `W = W_0 + (a_0 sinh + w_0 (cosh - 1)) beta^T`, `a = a_0 cosh + w_0 sinh`, "
@@ -249,8 +238,7 @@ ERRATA = (
         "relative error of the matrix `M`, D = 25, N = 10, sigma = 1e-3",
         _early_kernel,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 11",
         "`|grad^2 f|/(L |grad f|^2)`",
         "`|grad^2 f| L/(|y| |grad f|^2)`",
@@ -258,8 +246,7 @@ ERRATA = (
         "growth of `|d grad f/dt| L/(|grad f| |dL/dt|)` with `|y|` at given weights",
         _laziness,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "appendix A, unnumbered",
         "`dDelta/dt = epsilon K_0 Delta` and `h' K Delta`",
         "`dDelta/dt = -epsilon K_0 Delta` and `-h' K Delta`",
@@ -267,8 +254,7 @@ ERRATA = (
         "`d(y - f)/dt` on the training set",
         _error_sign,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 18",
         "`d/dt v^T M v = 2 v^T [beta beta^T W + beta^T W^T a I] v = 2 r`",
         "`d/dt v^T M v = 2 eta s v^T [beta a^T W + beta^T W^T a I] v = 2 eta s r`",
@@ -276,8 +262,7 @@ ERRATA = (
         "the derivative along the flow, eta = 0.4, s = 1.3",
         _orthogonal_growth,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 25",
         "`M = Sigma beta beta^T Sigma/sqrt(beta^T Sigma^2 beta) + I`",
         "`M = Sigma beta beta^T Sigma/(beta^T Sigma^2 beta) + I`",
@@ -285,8 +270,7 @@ ERRATA = (
         "the coefficient of `Sigma beta beta^T Sigma` in the growing kernel",
         _anisotropic,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eqs. 27 and 28",
         "`r, q = 2 s {sinh, cosh}(2st)/(e^(2st) - 1 + 2s/q_0)`",
         "`r, q = s [(q_0 + r_0) e^(2st) -+ (q_0 - r_0) e^(-2st)]/[(q_0 + r_0)(e^(2st) - 1) + 2s]`",

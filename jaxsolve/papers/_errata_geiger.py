@@ -1,12 +1,15 @@
 """Erratum of Geiger et al.: how far the kernel of a lazy network moves."""
 
+import functools
+
 import numpy as np
 
-from ._erratum import compared, Erratum, Measurement
+from ._erratum import Erratum, Row, Rows
 from ._simulate import draw, follow, linear_problem
 
 
 PAPER = "Geiger, Spigler, Jacot & Wyart, Disentangling feature and lazy learning (arXiv 1906.08034)"
+erratum = functools.partial(Erratum, PAPER)
 WIDTHS, STARTS, ALPHA = (16, 4096), 100, 1000.0
 
 
@@ -20,15 +23,14 @@ def _kernel_change(width: int, start: int) -> float:
     return abs(norms[-1] / norms[0] - 1)
 
 
-def _exponent() -> Measurement:
+def _exponent() -> Rows:
     sizes = [np.mean([_kernel_change(width, start) ** 2 for start in range(STARTS)]) ** 0.5 for width in WIDTHS]
     slope = np.log(sizes[1] / sizes[0]) / np.log(WIDTHS[1] / WIDTHS[0])
-    return compared(["exponent of h"], [slope], [-0.5], [-1.0])
+    yield Row("exponent of h", slope, -0.5, -1.0)
 
 
 ERRATA = (
-    Erratum(
-        PAPER,
+    erratum(
         "section 5, below eq. 9",
         "in the lazy regime `|K - K_0|/|K_0| ~ 1/(sqrt(h) alpha)`",
         "`|K - K_0|/|K_0| ~ 1/(h alpha)` of smooth activations, as long as alpha is large",

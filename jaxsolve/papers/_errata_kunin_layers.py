@@ -11,10 +11,10 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Bool, Float
 
-from ._errata_kunin_neuron import PAPER
-from ._erratum import compared, counted, Erratum, Measurement
+from ._errata_atanasov_random import difference_edges
+from ._errata_kunin_neuron import erratum
+from ._erratum import counted, Row, Rows, rows
 from ._simulate import draw, follow, linear_problem, unit, velocity
-from ._spectra import difference_edges
 
 
 class Sizes(NamedTuple):
@@ -64,11 +64,11 @@ def _attained(sizes: tuple[Sizes, ...]) -> Bool[np.ndarray, " cases"]:
     return np.asarray(least(masks, wanted)) < 1e-3
 
 
-def _dimensions() -> Measurement:
+def _dimensions() -> Rows:
     shapes = ((4, 2, 4), (2, 3, 3), (3, 3, 2), (2, 4, 4), (3, 2, 3), (4, 3, 4))
     sizes = tuple(Sizes(*shape, delta) for shape in shapes for delta in (1.0, -1.0))
-    printed = [s.h <= min(s.d, s.c) for s in sizes]
-    return counted([s.label for s in sizes], _attained(sizes), printed, [s.possible for s in sizes])
+    for s, attained in zip(sizes, _attained(sizes), strict=True):
+        yield Row(s.label, attained, s.h <= min(s.d, s.c), s.possible)
 
 
 # --- singular values of beta
@@ -127,68 +127,60 @@ POSSIBLE = (
 )
 
 
-def _hypotheses() -> Measurement:
-    holds = []
-    for seed, sizes in enumerate(POSSIBLE):
-        mode = _modes(sizes, 30 + seed)
-        law = _mirror_law(mode, sizes.delta, ETA_W * ETA_A)
-        holds.append(bool(np.max(np.abs(mode.velocity - law)) < 1e-6))
-    printed = [s.h == min(s.d, s.c) for s in POSSIBLE]
-    corrected = [s.h >= min(s.d, s.c) and s.possible for s in POSSIBLE]
-    return counted([s.label for s in POSSIBLE], holds, printed, corrected)
+def _hypotheses() -> Rows:
+    for seed, s in enumerate(POSSIBLE):
+        mode = _modes(s, 30 + seed)
+        holds = np.max(np.abs(mode.velocity - _mirror_law(mode, s.delta, ETA_W * ETA_A))) < 1e-6
+        yield Row(s.label, holds, s.h == min(s.d, s.c), s.h >= min(s.d, s.c) and s.possible)
 
 
-def _mirror_rates() -> Measurement:
-    labels, columns = [], []
+def _mirror_rates() -> Rows:
     for seed, sizes in enumerate(POSSIBLE[:4]):
         mode = _modes(sizes, 30 + seed)
-        columns.append([mode.velocity, *(_mirror_law(mode, sizes.delta, product) for product in (1.0, ETA_W * ETA_A))])
-        labels += [f"{sizes.label}, mode {index + 1}" for index in range(len(mode.values))]
-    return compared(labels, *(np.concatenate(column) for column in zip(*columns, strict=True)))
+        labels = [f"{sizes.label}, mode {index + 1}" for index in range(len(mode.values))]
+        laws = (_mirror_law(mode, sizes.delta, product) for product in (1.0, ETA_W * ETA_A))
+        yield from rows(labels, mode.velocity, *laws)
 
 
 # --- Assumption B.2
 
 
-def _naturally_satisfied() -> Measurement:
+def _naturally_satisfied() -> Rows:
     n, up, down = 400, 2.0, 1.0
     A, W = (np.sqrt(variance / n) * draw(seed, n, n) for seed, variance in ((40, up), (41, down)))
-    spectrum = np.linalg.eigvalsh(A @ A.T - W @ W.T)
-    labels = [f"smallest eigenvalue of Delta, n = {n}", "largest eigenvalue", "mean eigenvalue"]
-    truth = [spectrum[0], spectrum[-1], spectrum.mean()]
-    return compared(labels, truth, np.full(3, up - down), [*difference_edges(up, down), up - down])
+    spectrum, (low, high) = np.linalg.eigvalsh(A @ A.T - W @ W.T), difference_edges(up, down)
+    yield Row(f"smallest eigenvalue of Delta, n = {n}", spectrum[0], up - down, low)
+    yield Row("largest eigenvalue", spectrum[-1], up - down, high)
+    yield Row("mean eigenvalue", float(spectrum.mean()), up - down, up - down)
 
 
 # --- Lemma B.8
 
 
-def _deep_norm() -> Measurement:
+def _deep_norm() -> Rows:
     d, h, L, delta, ts = 5, 4, 2, -0.7, np.array([0.0, 0.3, 1.0, 3.0])
     a = 0.5 * draw(50, h)
     values, vectors = np.linalg.eigh(np.outer(a, a) - delta * np.eye(h))  # W_L W_L^T
     root = vectors @ np.diag(np.sqrt(values)) @ vectors.T
-    rows = np.linalg.qr(draw(51, d, h))[0].T
+    weights = root @ np.linalg.qr(draw(51, d, h))[0].T, root, a[None, :]
     target = 1.5 * unit(draw(52, d))
-    rates = np.full(L + 1, float(d))
-    W_1, W_2, a_t = follow(linear_problem((root @ rows, root, a[None, :]), np.eye(d), target[:, None], rates), ts)
+    W_1, W_2, a_t = follow(linear_problem(weights, np.eye(d), target[:, None], np.full(L + 1, float(d))), ts)
     beta = (a_t @ W_2 @ W_1)[:, 0]
     aa = np.sum(a_t[:, 0] ** 2, axis=1)
-    truth = np.sum(beta**2, axis=1)
-    return compared([f"t = {t:g}" for t in ts], truth, aa * (aa - delta) ** d, aa * (aa - delta) ** L)
+    return rows([f"t = {t:g}" for t in ts], np.sum(beta**2, axis=1), aa * (aa - delta) ** d, aa * (aa - delta) ** L)
 
 
 ERRATA = (
-    Erratum(
-        PAPER,
+    erratum(
         "remark at Assumption B.2",
         "for any delta `Delta = delta I` requires `h <= min(d, c)`",
         "`delta > 0` requires `h <= c`, `delta < 0` requires `h <= d`",
         "A multiple of the identity has full rank, and only the layer that dominates must reach it.",
         "whether a solution exists (1) or not (0), by least squares; errors are shares of the cases",
         _dimensions,
+        counted,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "Assumption B.2",
         "`Delta = delta I` with `delta = sigma_a^2 - sigma_w^2` is naturally satisfied by Gaussian layers, `d = h = c`",
         "only the mean: the eigenvalues of `Delta` fill the support of a free difference of Marchenko-Pastur laws",
@@ -196,17 +188,16 @@ ERRATA = (
         "eigenvalues at `sigma_a^2 = 2`, `sigma_w^2 = 1`",
         _naturally_satisfied,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "Theorem B.6, remark on its hypotheses",
         "they hold only for `h = min(d, c)`",
         "`h >= min(d, c)`, and `h <= c` if `delta > 0`, `h <= d` if `delta < 0`: also some `h > min(d, c)`",
         "The law needs a neuron for every singular value and `Delta = delta I`, no more.",
         "whether the law holds (1) or not (0) for the flow of the weights; errors are shares of the cases",
         _hypotheses,
+        counted,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 119",
         "`q'' = 1/sqrt(delta^2 + 4 x^2)`",
         "`q'' = 1/sqrt(delta^2 + 4 eta_a eta_w x^2)`",
@@ -214,8 +205,7 @@ ERRATA = (
         "velocity of the singular values at rates 0.8 and 2.5, against that of the weights",
         _mirror_rates,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "Lemma B.8",
         "`|beta|^2 = |a|^2 (|a|^2 - delta)^d`",
         "`|beta|^2 = |a|^2 (|a|^2 - delta)^L`",

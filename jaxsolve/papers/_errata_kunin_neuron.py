@@ -3,6 +3,7 @@
 Throughout delta = eta_w a^2 - eta_a |w|^2, and the loss is half the sum of squares over samples.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,12 @@ from scipy.optimize import minimize_scalar
 
 from .. import kernels, nets
 from .._core import Problem
-from ._erratum import compared, counted, Erratum, Measurement
+from ._erratum import counted, Erratum, Row, Rows, rows
 from ._simulate import draw, follow, kernel, linear_problem
 
 
 PAPER = "Kunin et al., Get rich quick (arXiv 2406.06158v2)"
+erratum = functools.partial(Erratum, PAPER)
 CODE = "notebook Single_Neuron"
 Vector = Float[np.ndarray, " d"]
 Curve = Float[np.ndarray, " times"]
@@ -41,22 +43,18 @@ def _follow(
 # --- footnote 4
 
 
-def _basins() -> Measurement:
+def _basins() -> Rows:
     target, count = np.array([2.0, 0.5]), 40
     rates, w0 = np.exp(1.2 * draw(10, count, 2)), draw(12, count, 2)
     # delta < 0, and a_0 pulls away from the basin that w_0 points to.
     share = np.tanh(np.abs(draw(11, count))) * -np.sign(w0 @ target)
     a0 = share * np.sqrt(rates[:, 0] / rates[:, 1]) * np.linalg.norm(w0, axis=1)
-    ends, printed, corrected = [], [], []
-    for (eta_a, eta_w), a, w in zip(rates, a0, w0, strict=True):
+    for index, ((eta_a, eta_w), a, w) in enumerate(zip(rates, a0, w0, strict=True)):
         delta = eta_w * a**2 - eta_a * w @ w
         speed = np.sqrt(delta**2 + 4 * eta_a * eta_w * target @ target)
         a_t, _ = _follow(a, w, target, [0.0, 50 / speed], eta_a, eta_w)
-        ends.append(a_t[1] > 0)
-        printed.append(w @ target + a / 2 * (delta + np.sqrt(delta**2 + 4 * target @ target)) > 0)
-        corrected.append(eta_a * w @ target + a / 2 * (delta + speed) > 0)
-    labels = [f"start {index}" for index in range(count)]
-    return counted(labels, ends, printed, corrected)
+        printed = w @ target + a / 2 * (delta + np.sqrt(delta**2 + 4 * target @ target)) > 0
+        yield Row(f"start {index}", a_t[1] > 0, printed, eta_a * w @ target + a / 2 * (delta + speed) > 0)
 
 
 # --- eq. 5
@@ -68,17 +66,15 @@ def _least(function: Callable[[float], float]) -> float:
     return found.x
 
 
-def _implicit_bias() -> Measurement:
+def _implicit_bias() -> Rows:
     x, y = np.array([0.5, 1.0]), 1.1
     fit, free = y * x / (x @ x), np.array([-1.0, 0.5]) / np.linalg.norm(x)
-    truth, printed, corrected, labels = [], [], [], []
     w0 = np.array([0.9, -0.4])
     for a0, eta_a, eta_w in ((0.4, 2.0, 0.5), (1.0, 0.2, 0.5), (1.2, 3.0, 2.0)):
         delta, beta0 = eta_w * a0**2 - eta_a * w0 @ w0, a0 * w0
         # A second sample of zeros, so that this is the program of the other runs.
-        rows, targets = np.stack([x, np.zeros(2)]), np.array([y, 0.0])
-        w_t, a_t = follow(_neuron(a0, w0, rows, targets, eta_a, eta_w), [0.0, 60.0])
-        truth.append(a_t[1, 0, 0] * w_t[1, 0] @ free)
+        x_two, y_two = np.stack([x, np.zeros(2)]), np.array([y, 0.0])
+        w_t, a_t = follow(_neuron(a0, w0, x_two, y_two, eta_a, eta_w), [0.0, 60.0])
 
         def potential(along, product, delta=delta, beta0=beta0):
             beta = fit + along * free
@@ -86,34 +82,30 @@ def _implicit_bias() -> Measurement:
             psi = (kappa - 2 * delta) * np.sqrt(kappa + delta) / (3 * np.sqrt(product))
             return psi - np.sqrt(kappa0 - delta) * (beta0 @ beta) / np.linalg.norm(beta0)
 
-        printed.append(_least(lambda along: potential(along, 1.0)))  # noqa: B023
-        corrected.append(_least(lambda along: potential(along, eta_a * eta_w)))  # noqa: B023
-        labels.append(f"eta_a = {eta_a:g}, eta_w = {eta_w:g}, delta = {delta:.2g}")
-    return compared(labels, truth, printed, corrected)
+        printed = _least(lambda along: potential(along, 1.0))  # noqa: B023
+        corrected = _least(lambda along: potential(along, eta_a * eta_w))  # noqa: B023
+        said = f"eta_a = {eta_a:g}, eta_w = {eta_w:g}, delta = {delta:.2g}"
+        yield Row(said, a_t[1, 0, 0] * w_t[1, 0] @ free, printed, corrected)
 
 
 # --- D.1
 
 
-def _sphere_delta() -> Measurement:
-    cases = ((0.1, 1.5), (0.7, 1.2), (2.0, 3.0))
-    labels, truth, printed, corrected = [], [], [], []
-    for tau, alpha in cases:
+def _sphere_delta() -> Rows:
+    for tau, alpha in ((0.1, 1.5), (0.7, 1.2), (2.0, 3.0)):
         scaling = nets.Scaling([1.0, 1.0], [tau / alpha, tau * alpha], [1.0, 1.0])
         net = nets.MLP(
             in_size=2, out_size=1, width_size=6, depth=1, scaling=scaling, init=nets.Sphere(), key=jax.random.key(13)
         )
-        truth.append(np.mean(np.asarray(net.conserved(net, net.rates())[0].value)))
-        corrected.append(tau**2 * (alpha**2 - alpha**-2))
-        printed.append(np.sqrt(corrected[-1]))
-        labels.append(f"tau = {tau:g}, alpha = {alpha:g}")
-    return compared(labels, truth, printed, corrected)
+        truth = np.mean(np.asarray(net.conserved(net, net.rates())[0].value))
+        delta = tau**2 * (alpha**2 - alpha**-2)
+        yield Row(f"tau = {tau:g}, alpha = {alpha:g}", truth, np.sqrt(delta), delta)
 
 
 # --- the notebook
 
 
-def _kernel_distance() -> Measurement:
+def _kernel_distance() -> Rows:
     a0, w0, ts = 0.9, np.array([0.8, -0.9]), np.array([0.0, 0.3, 1.0, 3.0])
     a_t, w_t = _follow(a0, w0, np.array([-1.0, 0.5]), ts)
     at = [kernel((w[None, :], np.array([[a]])), np.eye(2), (1.0, 1.0)) for a, w in zip(a_t, w_t, strict=True)]
@@ -125,7 +117,7 @@ def _kernel_distance() -> Measurement:
         norm0 = np.sqrt(2 * a0**4 + 2 * a0**2 * first + first**2)
         return 1 - overlap / norm0 / np.sqrt(2 * a_t**4 + 2 * squared_in_denominator * ww + ww**2)
 
-    return compared([f"t = {t:g}" for t in ts], truth, distance(a0**2), distance(a_t**2))
+    return rows([f"t = {t:g}" for t in ts], truth, distance(a0**2), distance(a_t**2))
 
 
 def _code_a(a0: float, w0: Vector, target: Vector, t: Curve) -> Curve:
@@ -167,19 +159,15 @@ def _closed_a(a0: float, w0: Vector, target: Vector, t: Curve) -> Curve:
     return H / np.sqrt(1 + t * (np.sum(inner**2, axis=2) @ shares))
 
 
-def _theory(starts: dict[str, tuple[float, Vector]]) -> Measurement:
+def _theory(starts: dict[str, tuple[float, Vector]]) -> Rows:
     target, ts = np.array([0.6, 0.8]), np.array([0.2, 1.0, 3.0])
-    labels, truth, printed, corrected = [], [], [], []
     for name, (a0, w0) in starts.items():
         a_t, _ = _follow(a0, w0, target, np.append(0.0, ts))
-        labels += [f"{name}, t = {t:g}" for t in ts]
-        truth += list(a_t[1:])
-        printed += list(_code_a(a0, w0, target, ts))
-        corrected += list(_closed_a(a0, w0, target, ts))
-    return compared(labels, truth, printed, corrected)
+        labels = [f"{name}, t = {t:g}" for t in ts]
+        yield from rows(labels, a_t[1:], _code_a(a0, w0, target, ts), _closed_a(a0, w0, target, ts))
 
 
-def _theory_signs() -> Measurement:
+def _theory_signs() -> Rows:
     return _theory(
         {
             "a_0 > 0, delta > 0": (1.2, np.array([0.5, 0.3])),
@@ -190,22 +178,21 @@ def _theory_signs() -> Measurement:
     )
 
 
-def _theory_balanced() -> Measurement:
+def _theory_balanced() -> Rows:
     return _theory({"delta = 0": (0.5, np.array([-0.3, 0.4]))})
 
 
 ERRATA = (
-    Erratum(
-        PAPER,
+    erratum(
         "footnote 4",
         "for `delta < 0` the flow ends with the sign of `w_0.beta_* + (a_0/2)(delta + sqrt(delta^2 + 4 |beta_*|^2))`",
         "the sign of `eta_a w_0.beta_* + (a_0/2)(delta + sqrt(delta^2 + 4 eta_a eta_w |beta_*|^2))`",
         "The printed test is the one for equal rates of 1; other rates move the surface between the basins.",
         "whether `a` ends positive (1) or negative (0), 40 random starts and rates; errors are shares of the starts",
         _basins,
+        counted,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "eq. 5",
         "`Psi = (kappa - 2 delta) sqrt(kappa + delta)/3` with `kappa = sqrt(delta^2 + 4 |beta|^2)`",
         "`Psi = (kappa - 2 delta) sqrt(kappa + delta)/(3 sqrt(eta_a eta_w))` with "
@@ -215,8 +202,7 @@ ERRATA = (
         "component of `beta(inf)` orthogonal to the one data point",
         _implicit_bias,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "appendix D.1",
         "`delta^2 = tau^2 (alpha^2 - alpha^-2)`",
         "`delta = tau^2 (alpha^2 - alpha^-2)`",
@@ -225,8 +211,7 @@ ERRATA = (
         "`delta` of a network initialized in this way",
         _sphere_delta,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         f"{CODE}, kernel_distance",
         "norm of the later kernel: `sqrt(2 a_t^4 + 2 a_0^2 |w_t|^2 + |w_t|^4)`",
         "`sqrt(2 a_t^4 + 2 a_t^2 |w_t|^2 + |w_t|^4)`",
@@ -235,8 +220,7 @@ ERRATA = (
         "kernel distance between times 0 and t, against the empirical NTK",
         _kernel_distance,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         f"{CODE}, theory with a < 0",
         "`|a| = sqrt(|delta|) zeta` with the positive root for `zeta`; the code asserts `a_0 > 0`",
         "`a = H sqrt(delta/(H^2 - |N|^2))`, `H = a_0 cosh(Rt/2) + C sinh(Rt/2)`, "
@@ -246,8 +230,7 @@ ERRATA = (
         "`a(t)` from four starts (the assertion set aside)",
         _theory_signs,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         f"{CODE}, theory with delta = 0",
         "not supported: `zeta` divides by `sqrt(|delta|)`",
         "`a = H/sqrt(1 + 2 int_0^t |N|^2)`",

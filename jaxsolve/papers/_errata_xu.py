@@ -3,15 +3,18 @@
 The text that they were read from has lost most formulas: what the prose is about is inferred where it says so.
 """
 
+import functools
+
 import numpy as np
 from jaxtyping import Float
 
 from .._core import Problem
-from ._erratum import compared, counted, Erratum, Measurement
+from ._erratum import counted, Erratum, Row, Rows, rows
 from ._simulate import draw, follow, linear_problem, unit
 
 
 PAPER = "Xu & Liu Ziyin, When Does Feature Learning Happen? (arXiv 2401.07085v1; later: Three Mechanisms ...)"
+erratum = functools.partial(Erratum, PAPER)
 ALONG = np.array([-1.0, 0.5, 2.0, 1.0])  # positions of the data on their line
 RHO = np.sqrt(np.mean(ALONG**2))  # Proposition 1: the flow is that of the one point x = rho n
 DIRECTION = unit(np.array([1.0, -2.0, 2.0]))
@@ -38,7 +41,7 @@ def _xi(P: float, Q: float, y: float, t: Float[np.ndarray, " times"]) -> Float[n
     return np.sqrt(up / down)
 
 
-def _orthogonal_output() -> Measurement:
+def _orthogonal_output() -> Rows:
     w, u, y = draw(0, 5, 3), draw(1, 5), 1.3
     ts = np.array([0.0, 0.1, 0.3, 1.0, 3.0])
     off = np.cross(DIRECTION, np.array([0.3, 1.0, 0.5]))
@@ -47,14 +50,12 @@ def _orthogonal_output() -> Measurement:
     p, q = (u / np.sqrt(ETA_U) + sign * (w @ DIRECTION) / np.sqrt(ETA_W) for sign in (1, -1))
     xi = _xi(np.sum(p**2) / 2, np.sum(q**2) / 2, y, ts)
     moved = np.sqrt(ETA_U) / 2 * (p[None, :] * xi[:, None] + q[None, :] / xi[:, None])
-    labels = [f"t = {t:g}" for t in ts]
-    return compared(labels, truth, np.full(len(ts), truth[0]), moved @ (w @ off))
+    return rows([f"t = {t:g}" for t in ts], truth, np.full(len(ts), truth[0]), moved @ (w @ off))
 
 
-def _saddle() -> Measurement:
+def _saddle() -> Rows:
     u = draw(2, 5)
     sideways = draw(3, 5)[:, None] * np.cross(DIRECTION, np.array([0.3, 1.0, 0.5]))[None, :]
-    labels, truth, printed, corrected = [], [], [], []
     for name, sign, y in (
         ("P = 0, y > 0", -1, 1.3),
         ("P = 0, y < 0", -1, -1.3),
@@ -65,11 +66,7 @@ def _saddle() -> Measurement:
         # At this time what decays has done so, and rounding has not yet grown away from the saddle.
         w_t, u_t = follow(_on_line(w, u, y), [0.0, 10 / (K * abs(y))])
         f = RHO * float(u_t[1, 0] @ w_t[1] @ DIRECTION)
-        labels.append(name)
-        truth.append((y - f) / y)
-        printed.append(float(y > 0) if sign < 0 else np.nan)
-        corrected.append(float(sign * y < 0))
-    return compared(labels, truth, printed, corrected)
+        yield Row(name, (y - f) / y, y > 0 if sign < 0 else np.nan, sign * y < 0)
 
 
 def _alignment(ratio: float) -> float:
@@ -79,16 +76,15 @@ def _alignment(ratio: float) -> float:
     return float(unit(u_t[1, 0]) @ unit(w_t[1] @ DIRECTION))
 
 
-def _alignment_and_rates() -> Measurement:
-    ratios, equal = (0.01, 0.1, 10.0, 100.0), _alignment(1.0)
-    same = [abs(_alignment(ratio) - equal) < 1e-8 for ratio in ratios]
-    labels = [f"zeta with eta_u/eta_w = {ratio:g} ends as with 1" for ratio in ratios]
-    return counted(labels, same, [False] * len(ratios), [True] * len(ratios))
+def _alignment_and_rates() -> Rows:
+    equal = _alignment(1.0)
+    for ratio in (0.01, 0.1, 10.0, 100.0):
+        same = abs(_alignment(ratio) - equal) < 1e-8
+        yield Row(f"zeta with eta_u/eta_w = {ratio:g} ends as with 1", same, False, True)
 
 
 ERRATA = (
-    Erratum(
-        PAPER,
+    erratum(
         "section 2.1, below eq. 16",
         'prose: "the output of the model in the subspace where there is no data remains constant", '
         "`f(x', t) = f(x', 0)` for `x'` orthogonal to the data",
@@ -97,8 +93,7 @@ ERRATA = (
         "`f(x', t)` against integration of the weights",
         _orthogonal_output,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "section 2.2, below eq. 24",
         'prose on the change of `zeta` (inferred): "the dependence on the learning rate becomes quite strong once we '
         'use different learning rates on the two layers", linear in `eta_u/eta_w`',
@@ -107,9 +102,9 @@ ERRATA = (
         "on the rates.",
         "whether `zeta` ends as it does with equal rates, to 1e-8; the error is the share of wrong answers",
         _alignment_and_rates,
+        counted,
     ),
-    Erratum(
-        PAPER,
+    erratum(
         "Proposition 1 (appendix, eqs. 44 to 48)",
         'an omission: of one degenerate case, read as `P = 0`, the prose says that "the gradient flow will converge to '
         'the trivial saddle point" for one sign of y, inferred to be `y > 0`; of `Q = 0` it says nothing',

@@ -1,11 +1,10 @@
 """Errata: what was printed, what is right, and a measurement that tells them apart."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 
 class Row(NamedTuple):
@@ -24,12 +23,41 @@ class Row(NamedTuple):
     corrected: float
 
 
-class Measurement(NamedTuple):
-    """The numbers behind an erratum, and the largest error of each equation over them."""
+Rows: TypeAlias = Iterable[Row]
 
-    printed_error: float
-    corrected_error: float
-    table: tuple[Row, ...]
+
+def relative_error(values: Any, truth: Any) -> float:
+    """Largest difference relative to the largest true value; infinite where a value is not a number.
+
+    Where all truth is 0, as in a table of errors, the difference itself.
+    """
+    values, truth = np.asarray(values, float), np.asarray(truth, float)
+    error = np.max(np.abs(values - truth)) / (np.max(np.abs(truth)) or 1.0)
+    return float(error) if np.isfinite(error) else float("inf")
+
+
+def compared(table: Sequence[Row]) -> tuple[float, float]:
+    """The `relative_error` of either equation."""
+    _, truth, printed, corrected = zip(*table, strict=True)
+    return relative_error(printed, truth), relative_error(corrected, truth)
+
+
+def counted(table: Sequence[Row]) -> tuple[float, float]:
+    """For statements that are true or false: the share of rows in which one is wrong."""
+    wrong = [(row.printed != row.truth, row.corrected != row.truth) for row in table]
+    printed, corrected = np.mean(wrong, axis=0)
+    return float(printed), float(corrected)
+
+
+def rows(labels: Sequence[str], truth: Any, printed: Any, corrected: Any) -> Rows:
+    """A row per label."""
+    return (Row(*values) for values in zip(labels, truth, printed, corrected, strict=True))
+
+
+def matrix_row(label: str, truth: Any, printed: Any, corrected: Any) -> Row:
+    """For matrices: the relative errors of the two equations in the Frobenius norm, and 0 for the truth."""
+    printed, corrected = (np.linalg.norm(value - truth) / np.linalg.norm(truth) for value in (printed, corrected))
+    return Row(label, 0.0, printed, corrected)
 
 
 class Erratum(NamedTuple):
@@ -42,6 +70,7 @@ class Erratum(NamedTuple):
         why: one sentence.
         quantity: what the measurement compares, and how its error is defined.
         measure: recomputes the numbers; takes no argument, needs float64.
+        errors: those of the printed and of the corrected equation over all rows.
     """
 
     paper: str
@@ -50,7 +79,8 @@ class Erratum(NamedTuple):
     corrected: str
     why: str
     quantity: str
-    measure: Callable[[], Measurement]
+    measure: Callable[[], Rows]
+    errors: Callable[[Sequence[Row]], tuple[float, float]] = compared
 
     def check(self) -> "Checked":
         """Runs the measurement.
@@ -63,45 +93,14 @@ class Erratum(NamedTuple):
                 "the errata are measured in double precision, but JAX is set to single: call "
                 'jax.config.update("jax_enable_x64", True) before anything else, or run `jaxsolve errata`'
             )
-        return Checked(self, *self.measure())
+        table = tuple(Row(label, *map(float, values)) for label, *values in self.measure())
+        return Checked(self, *self.errors(table), table)
 
 
 class Checked(NamedTuple):
-    """An erratum with its measurement: see `Erratum` and `Measurement`."""
+    """An erratum with its numbers, and the largest error of each equation over them."""
 
     erratum: Erratum
     printed_error: float
     corrected_error: float
     table: tuple[Row, ...]
-
-
-def relative_error(values: Any, truth: Any) -> float:
-    """Largest difference relative to the largest true value; infinite where a value is not a number."""
-    values, truth = np.asarray(values, float), np.asarray(truth, float)
-    error = np.max(np.abs(values - truth)) / np.max(np.abs(truth))
-    return float(error) if np.isfinite(error) else float("inf")
-
-
-def compared(labels: Sequence[str], truth: Any, printed: Any, corrected: Any) -> Measurement:
-    """A row per label; errors are `relative_error`."""
-    arrays = [np.asarray(values, float) for values in (truth, printed, corrected)]
-    rows = tuple(Row(label, *map(float, values)) for label, *values in zip(labels, *arrays, strict=True))
-    return Measurement(relative_error(arrays[1], arrays[0]), relative_error(arrays[2], arrays[0]), rows)
-
-
-def counted(labels: Sequence[str], truth: Any, printed: Any, corrected: Any) -> Measurement:
-    """For statements that are true or false: errors are the share of rows in which a statement is wrong."""
-    arrays = [np.asarray(values, bool) for values in (truth, printed, corrected)]
-    rows = tuple(Row(label, *map(float, values)) for label, *values in zip(labels, *arrays, strict=True))
-    return Measurement(float(np.mean(arrays[1] != arrays[0])), float(np.mean(arrays[2] != arrays[0])), rows)
-
-
-def deviating(labels: Sequence[str], printed: Sequence[float], corrected: Sequence[float]) -> Measurement:
-    """For matrices: a row holds the relative errors of the two equations, and 0 for the truth."""
-    rows = tuple(Row(label, 0.0, float(a), float(b)) for label, a, b in zip(labels, printed, corrected, strict=True))
-    return Measurement(float(np.max(printed)), float(np.max(corrected)), rows)
-
-
-def matrix_error(value: Float[np.ndarray, "*shape"], truth: Float[np.ndarray, "*shape"]) -> float:
-    """|value - truth|/|truth| in the Frobenius norm."""
-    return float(np.linalg.norm(value - truth) / np.linalg.norm(truth))

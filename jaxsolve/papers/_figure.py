@@ -13,6 +13,7 @@ from ._claim import Claim
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -30,15 +31,24 @@ class Scale(enum.Enum):
 
 
 T = TypeVar("T")
-Data = Mapping[str, "xarray.Dataset"]
-"""What was measured, by name of the store."""
+# Types of libraries that are loaded only when they are needed.
+Values: TypeAlias = "xarray.DataArray"
+Table: TypeAlias = "xarray.Dataset"
 Picture: TypeAlias = "Figure"
-"""A figure of matplotlib, which is loaded only to draw."""
+Panel: TypeAlias = "Axes"
+Data = Mapping[str, Table]
+"""What was measured, by name of the store."""
 
 
 def by_scale(small: T, medium: T, paper: T | None = None) -> dict[Scale, T]:
     """A setting by scale; at the paper's scale that of the medium one, if it is not given."""
     return {Scale.SMALL: small, Scale.MEDIUM: medium, Scale.PAPER: medium if paper is None else paper}
+
+
+def legend_below(figure: Picture, ax: Panel, columns: int, *, fontsize: int = 8) -> None:
+    """Names the lines of one panel below all panels."""
+    marks = ax.get_legend_handles_labels()
+    figure.legend(*marks, loc="outside lower center", ncols=columns, frameon=False, fontsize=fontsize)
 
 
 class Runs(NamedTuple):
@@ -54,7 +64,7 @@ class Runs(NamedTuple):
     scale: Scale
     progress: bool
 
-    def sweep(self, name: str, *arguments: Any, **options: Any) -> "xarray.Dataset":
+    def sweep(self, name: str, *arguments: Any, **options: Any) -> Table:
         """Runs `js.sweep` with the store `name`.zarr in the folder."""
         return sweep(*arguments, store=self.folder / f"{name}.zarr", progress=self.progress, **options)
 

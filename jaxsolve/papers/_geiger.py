@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,13 +17,9 @@ from ..observe import loss, test_kernel_change, weight_change
 from ..sweeps import jackknife, padded, power_law
 from ..until import margin_above
 from ._claim import Measured
-from ._figure import by_scale, Images, Runs, Scale
+from ._figure import by_scale, Images, Panel, Runs, Scale, Table, Values
 from ._images import images
 
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
 
 SAMPLES = by_scale(32, 1000, 10_000)
 COMPONENTS = 10
@@ -84,7 +80,7 @@ def flow() -> GradientFlow:
     return GradientFlow(rtol=1e-3, until=margin_above(1.0))
 
 
-def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any, observe: Any) -> "xarray.Dataset":
+def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any, observe: Any) -> Table:
     """A sweep of the flow whose widths share a program."""
     return runs.sweep(name, *padded(make, axes, "width"), flow(), ts, observe=observe)
 
@@ -97,7 +93,7 @@ ALPHA_TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [inf]])
 FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, inf)  # alpha of both regimes, at any of these widths
 
 
-def over_alpha(runs: Runs) -> "xarray.Dataset":
+def over_alpha(runs: Runs) -> Table:
     """The runs by width and alpha that Figures 3 and 6 share, in the paper's folder."""
     axes = {
         "width": ALPHA_WIDTHS[runs.scale],
@@ -113,7 +109,7 @@ def over_alpha(runs: Runs) -> "xarray.Dataset":
 # Claims
 
 
-def over_seeds(statistic: Callable, data: "xarray.DataArray") -> Measured:
+def over_seeds(statistic: Callable, data: Values) -> Measured:
     """A statistic of all seeds that have numbers, and Student's interval for it by the jackknife."""
     from scipy.stats import t
 
@@ -124,18 +120,18 @@ def over_seeds(statistic: Callable, data: "xarray.DataArray") -> Measured:
     return Measured(float(value), float(t.ppf(0.975, alive.sizes["seed"] - 1) * error))
 
 
-def logarithm(data: "xarray.DataArray") -> "xarray.DataArray":
+def logarithm(data: Values) -> Values:
     """The natural logarithm, with the same labels."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return data.copy(data=np.log(data.values))
 
 
-def power(data: "xarray.DataArray", axis: str) -> Measured:
+def power(data: Values, axis: str) -> Measured:
     """b in data ~ axis^b."""
     return Measured(*power_law(data, axis)[:2])
 
 
-def collapsing_power(curves: "xarray.DataArray") -> float:
+def collapsing_power(curves: Values) -> float:
     """The p in [-1, 3/2] for which curves of all widths lie closest together over h^p alpha.
 
     Arguments:
@@ -154,7 +150,7 @@ def collapsing_power(curves: "xarray.DataArray") -> float:
     return float(powers[np.argmin([distance(p) for p in powers])])
 
 
-def when(ts: Float[ArrayLike, " times"], values: "xarray.DataArray", times: "xarray.DataArray") -> "xarray.DataArray":
+def when(ts: Float[ArrayLike, " times"], values: Values, times: Values) -> Values:
     """Values along `t` at one time of each lane, interpolated between logarithms; ts and values are positive."""
     ordered = values.transpose(*times.dims, "t")
     rows, at = ordered.values.reshape(-1, len(np.asarray(ts))), times.values.ravel()
@@ -166,7 +162,7 @@ def when(ts: Float[ArrayLike, " times"], values: "xarray.DataArray", times: "xar
 # Pictures
 
 
-def width_axis(ax: "Axes", widths: Iterable[int]) -> None:
+def width_axis(ax: Panel, widths: Iterable[int]) -> None:
     """A logarithmic axis of widths, each with its number."""
     ax.set_xscale("log")
     widths = list(widths)
@@ -175,7 +171,7 @@ def width_axis(ax: "Axes", widths: Iterable[int]) -> None:
     ax.set_xlabel("width $h$")
 
 
-def guide(ax: "Axes", x: Sequence[float], start: float, slope: float, label: str, *, above: bool = True) -> None:
+def guide(ax: Panel, x: Sequence[float], start: float, slope: float, label: str, *, above: bool = True) -> None:
     """A dashed line of a given slope in a plot of logarithms, from x[0] to x[1], with its label above or below."""
     y = [start, start * (x[1] / x[0]) ** slope]
     ax.plot(x, y, color="0.3", ls="--", lw=1.0)

@@ -1,6 +1,6 @@
 """The grid of Kunin et al., figures 1, 5 and 10: two-layer ReLU students over both scales of their start."""
 
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,7 @@ from ..nets import Mirrored, MLP, Scaling, Sphere
 from ..observe import hamming_distance, kernel_distance, loss, parameter_distance, test_loss
 from ..plot import value_map
 from ._claim import mean_over, Measured
-from ._figure import Runs, Scale
-
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
+from ._figure import Panel, Runs, Scale, Table, Values
 
 
 TEACHER_WIDTH = 3
@@ -110,7 +105,7 @@ def student(data: Dataset, width: int, tau: Array, delta: Array, key: Array) -> 
     return Problem(net, *data.train, test=data.test)
 
 
-def grid(runs: Runs) -> "xarray.Dataset":
+def grid(runs: Runs) -> Table:
     """All students of a scale, by gradient descent: kept beside the figures, since several are drawn from them."""
     sizes, shared = SIZES[runs.scale], runs._replace(folder=runs.folder.parent)
     axes = {
@@ -132,14 +127,14 @@ def of_size(scale: Scale) -> str:
     )
 
 
-def draw_map(ax: "Axes", values: "xarray.DataArray", title: str, *, log: bool = False) -> None:
+def draw_map(ax: Panel, values: Values, title: str, *, log: bool = False) -> None:
     """The mean over seeds of a measure, over both scales."""
     value_map(values.mean("seed").rename(None), "tau", "delta", logarithmic=log, ax=ax)
     ax.set(xlabel="", ylabel="")
     ax.set_title(title, fontsize=9)
 
 
-def across_delta(measure: "xarray.DataArray", low: float, high: float, *, tau: int = 0) -> Measured:
+def across_delta(measure: Values, low: float, high: float, *, tau: int = 0) -> Measured:
     """The difference of a measure at delta = high from that at low: the mean over seeds, at one tau of the grid."""
     at = lambda delta: measure.isel(tau=tau).sel(delta=delta, method="nearest")
     return mean_over(at(high) - at(low))

@@ -1,6 +1,6 @@
 """Shared parts of the figures on grokking: transformers that learn to add, from starts of several alpha and tau."""
 
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,8 @@ from ..dynamics import Descent
 from ..losses import CrossEntropy
 from ..nets import Scaling, Transformer
 from ..observe import accuracy, test_accuracy
-from ._figure import by_scale, Runs, Scale
+from ._figure import by_scale, Runs, Scale, Table, Values
 
-
-if TYPE_CHECKING:
-    import xarray
 
 ALPHAS = by_scale([1.0, 3.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0])
 TAUS = by_scale([0.7, 1.0], [0.5, 0.75, 1.0, 1.25, 1.5])
@@ -31,7 +28,7 @@ GROKKED = by_scale(0.95, 0.99)  # small scales have few test pairs
 RATE, DECAY = 6e-3, 1.0
 
 
-def grokking(runs: Runs) -> "xarray.Dataset":
+def grokking(runs: Runs) -> Table:
     """Accuracies over the steps: kept beside the figures, since two are drawn from them."""
     p = MODULUS[runs.scale]
     pairs = modular_addition(p, round(SHARE[runs.scale] * p**2), key=jax.random.key(0))
@@ -80,13 +77,13 @@ def settings() -> str:
     )
 
 
-def steps_to(runs: "xarray.Dataset") -> "xarray.DataArray":
+def steps_to(runs: Table) -> Values:
     """The first of the recorded steps at which a network has grokked; NaN if it never does."""
     reached = runs["test_accuracy"] >= runs.attrs["grokked"]
     return runs["t"].where(reached).min("t")
 
 
-def sooner_upstream(runs: "xarray.Dataset") -> "xarray.DataArray":
+def sooner_upstream(runs: Table) -> Values:
     """Logarithm of the steps to grok at the largest alpha over those at 1.
 
     A run that has not grokked counts as one that does at the end: too few steps. NaN where neither has.

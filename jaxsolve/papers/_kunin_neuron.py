@@ -1,6 +1,6 @@
 """The single linear neuron of Kunin et al., figures 2, 3, 4, 7 and 8: problems, and what is drawn of them."""
 
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,8 @@ from jaxtyping import Array, Float
 
 from .._core import Problem
 from ..nets import Given, Scaling, SingleNeuron
+from ._figure import Panel, Table, Values
 
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
 
 DELTAS = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
 REGIMES = {-4.0: "downstream", 0.0: "balanced", 4.0: "upstream"}
@@ -44,12 +41,12 @@ def neuron(x: tuple, y: tuple, a: Array, w: Array) -> Problem:
     return Problem(net, jnp.asarray(x), jnp.asarray(y)[:, None])
 
 
-def beta(runs: "xarray.Dataset") -> "xarray.DataArray":
+def beta(runs: Table) -> Values:
     """a w at all times, from `neuron_radius` and `neuron_direction`; its last axis is the plane."""
     return (runs["neuron_radius"] * runs["neuron_direction"]).isel(neuron=0).transpose(..., "t", "input")
 
 
-def draw_loss(ax: "Axes", problem: Neurons, limits: tuple[float, float, float, float]) -> None:
+def draw_loss(ax: Panel, problem: Neurons, limits: tuple[float, float, float, float]) -> None:
     """Level sets of the loss over the plane of beta, in grey."""
     plane = np.meshgrid(np.linspace(*limits[:2], 80), np.linspace(*limits[2:], 80))
     residual = np.einsum("ni,ijk->njk", np.array(problem.x), np.array(plane)) - np.array(problem.y)[:, None, None]
@@ -58,7 +55,7 @@ def draw_loss(ax: "Axes", problem: Neurons, limits: tuple[float, float, float, f
     ax.set_aspect("equal")
 
 
-def draw_ellipse(ax: "Axes", center: Float[np.ndarray, " 2"], matrix: Float[np.ndarray, "2 2"], **style) -> None:
+def draw_ellipse(ax: Panel, center: Float[np.ndarray, " 2"], matrix: Float[np.ndarray, "2 2"], **style) -> None:
     """The image of a circle under a matrix, scaled so that its largest axis is the same everywhere."""
     angle = np.linspace(0, 2 * np.pi, 60)
     circle = 0.12 * np.stack([np.cos(angle), np.sin(angle)])

@@ -1,7 +1,7 @@
 """Shared parts of the figures of Bordelon & Pehlevan: random tasks, networks of any richness, and how kernels agree."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,8 @@ from .._core import Problem
 from ..dynamics import Descent, RichLimit
 from ..nets import Activation, MLP, Scaling
 from ..observe import feature_kernel, loss, Observable
-from ._figure import Data, Runs
+from ._figure import Data, Runs, Table, Values
 
-
-if TYPE_CHECKING:
-    import xarray
 
 LIMIT_WIDTH = 100  # of the network whose limit is taken: any is the same
 
@@ -110,7 +107,7 @@ class Training(NamedTuple):
         return Problem(net, x, y)
 
 
-def agreement(network: "xarray.Dataset", limit: "xarray.Dataset", *layers: int) -> "xarray.DataArray":
+def agreement(network: Table, limit: Table, *layers: int) -> Values:
     """The cosine between kernels of all times, each with those of the same time; the mean over some layers."""
     axes, cosines = ("t", "sample", "sample_2"), list[Any]()
     for layer in layers:

@@ -1,9 +1,12 @@
-"""The page of a reproduction: every picture beside its claims."""
+"""The pages of a reproduction: every picture beside its claims, and the ledger of claims, docs/reproduction.md."""
 
 from collections.abc import Sequence
 from html import escape
+from importlib import resources
+from itertools import groupby
 from typing import Any
 
+from ._catalogue import PAPERS
 from ._claim import Verdict
 from ._figure import Scale
 
@@ -17,6 +20,21 @@ td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .reproduced { color: #00664a; } .differs { color: #a03d00; font-weight: bold; } .open { color: #595959; }
 """
 CLASSES = {Verdict.REPRODUCED: "reproduced", Verdict.DIFFERS: "differs", Verdict.UNDECIDED: "open"}
+PREFACE = """# Figures of the papers, reproduced
+
+{count} claims of the papers that jaxsolve builds on, each beside a measurement, at {scale} scale: {verdicts}.
+This page is what these commands leave in `reproduction/{scale}/ledger.md`, with the pictures beside it:
+
+```shell
+jaxsolve data fetch mnist cifar10 # 200 MB; without them, figures of images are of scikit-learn's digits
+jaxsolve reproduce all --scale {scale}
+```
+
+A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over networks drawn anew) lies
+within what is accepted as the same, or outside of it; else it is not decidable at this scale. Claims of one number
+without an interval are of theory, or of one run. Settings said to be lost could not be read in the published text.
+[Errata](errata.md) are about equations; this page is about figures.
+"""
 
 
 def page(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
@@ -26,9 +44,8 @@ def page(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
         figures: the content of their claims.json.
         scale: of all of them.
     """
-    verdicts = [claim["verdict"] for figure in figures for claim in figure["claims"]]
-    counted = ", ".join(f"{verdicts.count(verdict.value)} {verdict.value}" for verdict in Verdict)
-    head = f"<h1>Figures of the papers, reproduced</h1><p>Scale: {scale.value}. {len(verdicts)} claims: {counted}.</p>"
+    count, verdicts = _counted(figures)
+    head = f"<h1>Figures of the papers, reproduced</h1><p>Scale: {scale.value}. {count} claims: {verdicts}.</p>"
     body = "".join(_section(figure) for figure in figures)
     title = "<title>jaxsolve: figures of the papers</title>"
     return (
@@ -52,6 +69,48 @@ def _row(claim: dict[str, Any]) -> str:
     verdict = Verdict(claim["verdict"])
     cells = "".join(f"<td>{escape(text)}</td>" for text in (claim["statement"], claim["paper"], accepted(claim)))
     return f'<tr>{cells}<td class="number">{number(claim)}</td><td class="{CLASSES[verdict]}">{verdict.value}</td></tr>'
+
+
+def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
+    """The page; its last part, on what is no figure, is others.md beside this file.
+
+    Arguments:
+        figures: the content of their claims.json, paper after paper.
+        scale: of all of them.
+    """
+    count, verdicts = _counted(figures)
+    preface = PREFACE.format(count=count, scale=scale.value, verdicts=verdicts)
+    sections = []
+    for paper, found in groupby(figures, lambda figure: figure["name"].partition("/")[0]):
+        sections.append(f"## {PAPERS[paper]}\n")
+        sections += map(_subsection, found)
+    others = resources.files("jaxsolve.papers").joinpath("others.md").read_text(encoding="utf-8")
+    return "\n".join([preface, *sections, others])
+
+
+def _subsection(figure: dict[str, Any]) -> str:
+    images = f" Images: {figure['images']}." if figure["images"] else ""
+    rows = [
+        f"### {figure['name']}\n",
+        f"{figure['title']}. Chosen here: {figure['ours']}{images}\n",
+        "| claim | paper | accepted | here | verdict |",
+        "|---|---|---|---|---|",
+    ]
+    for claim in figure["claims"]:
+        said = _cell(claim["statement"]), _cell(claim["paper"]), accepted(claim), number(claim), claim["verdict"]
+        rows.append(f"| {' | '.join(said)} |")
+    return "\n".join([*rows, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _counted(figures: Sequence[dict[str, Any]]) -> tuple[int, str]:
+    """The number of claims, and how many have each verdict, in words."""
+    verdicts = [claim["verdict"] for figure in figures for claim in figure["claims"]]
+    counted = ", ".join(f"{verdicts.count(verdict.value)} {verdict.value}" for verdict in Verdict)
+    return len(verdicts), counted
 
 
 def accepted(claim: dict[str, Any]) -> str:

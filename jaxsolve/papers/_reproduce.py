@@ -17,8 +17,7 @@ from ._catalogue import find, names
 from ._claim import Claim, Verdict
 from ._figure import AbstractFigure, Runs, Scale
 from ._images import images_used, name_used
-from ._ledger import ledger
-from ._page import page
+from ._page import ledger, page
 
 
 MARK = "claims.json"  # a folder that has one, or nothing, is for reproductions

@@ -1,17 +1,24 @@
-"""Shared parts of the figures of silent alignment: starts, whitened data, and when curves have risen."""
+"""Shared parts of the figures of silent alignment: starts, whitened data and images, and when curves have risen."""
 
-from typing import Any, TYPE_CHECKING
+import functools
+from math import inf
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._core import Problem, Quantity
+from ..data import Dataset, pca
+from ..kernels import regression
+from ..nets import MLP, Scaling
+from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_outputs
 from ..plot import COLORS, MARKERS
+from ._claim import Claim, Claims, mean_over
+from ._figure import Images, Panel, Scale, Table
+from ._images import images, images_used
 
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 LOSS, SIZE, TURN = COLORS[0], COLORS[1], COLORS[2]  # blue, orange and green, as in the paper
 TIME = "time $t$ (flow units)"
@@ -50,7 +57,7 @@ def turned_before(ts: Any, loss: Any, alignment: Any, fall: float = 0.1) -> Floa
     return np.where(np.isfinite(at), (np.reshape(flat, at.shape) - start) / (end - start), np.nan)
 
 
-def draw_silence(ax: "Axes", ts: Any, loss: Any, norm: Any, alignment: Any, limit: float | None = None) -> None:
+def draw_silence(ax: Panel, ts: Any, loss: Any, norm: Any, alignment: Any, limit: float | None = None) -> None:
     """Loss and kernel norm as shares of their largest values, the alignment, and its final value in theory."""
     ax.plot(ts, loss / loss[0], color=LOSS, label="loss")
     ax.plot(ts, norm / np.max(norm), color=SIZE, ls="-.", label=r"$|K|$")
@@ -60,7 +67,7 @@ def draw_silence(ax: "Axes", ts: Any, loss: Any, norm: Any, alignment: Any, limi
     ax.set(xlabel=TIME, ylabel="share of the largest", ylim=(-0.03, 1.08))
 
 
-def draw_machine(ax: "Axes", outputs: Any, predictions: dict[str, Any]) -> None:
+def draw_machine(ax: Panel, outputs: Any, predictions: dict[str, Any]) -> None:
     """Predictions of kernel regressions against the network's outputs on test points."""
     ends = np.array([np.min(outputs), np.max(outputs)])
     ax.plot(ends, ends, color="0.6", lw=0.8)
@@ -73,3 +80,139 @@ def relative_error(outputs: Any, predictions: Any) -> Float[np.ndarray, "*lanes"
     """|f - g|/|f| over the last two axes, test points and outputs."""
     difference = np.asarray(outputs, float) - np.asarray(predictions, float)
     return np.linalg.norm(difference, axis=(-2, -1)) / np.linalg.norm(np.asarray(outputs, float), axis=(-2, -1))
+
+
+# Images, in the coordinates of their principal components
+
+
+class ImageTask(NamedTuple):
+    """A choice of images, and of how many of their principal components.
+
+    A dense network with Gaussian weights does not see a rotation of its inputs, so components serve as pixels do.
+
+    Arguments:
+        found: what stands for them on this machine, so that a store of digits is not carried on with MNIST.
+    """
+
+    collection: Images
+    scale: Scale
+    task: str | tuple[int, int]
+    samples: int
+    tests: int
+    rank: int
+    found: str
+
+    @staticmethod
+    def here(
+        collection: Images, scale: Scale, task: str | tuple[int, int], samples: int, tests: int, rank: int
+    ) -> "ImageTask":
+        """A task with the images of this machine."""
+        return ImageTask(collection, scale, task, samples, tests, rank, images_used(collection, scale))
+
+    def data(self, gamma: Any = 0.0) -> Dataset:
+        """X_gamma = U S^gamma V^T in principal coordinates: whitened at gamma = 0, as they are at 1.
+
+        Scaled to |X_gamma|^2 = n rank at every gamma, so that times can be compared. (`js.data.partial_whiten` counts
+        the other way: its power is 1 - gamma.)
+        """
+        components, sizes = _components(self)
+        factor = sizes ** (gamma - 1)
+        factor = factor / jnp.sqrt(jnp.mean((factor * sizes) ** 2))
+        test = components.x_test if components.x_test is None else components.x_test * factor[None]
+        return Dataset(components.x * factor[None], components.y, test, components.y_test)
+
+
+@functools.cache
+def _components(task: ImageTask) -> tuple[Dataset, Array]:
+    """Principal components, and the root mean square of each."""
+    with jax.ensure_compile_time_eval():  # problems are made in traces, which need not hold all images
+        request = {"task": task.task, "n_train": task.samples, "n_test": task.tests}
+        data = images(task.collection, task.scale, key=jax.random.key(0), **request)
+        data = data.transform(pca(task.rank, standardize=False))
+        return data, jnp.sqrt(jnp.mean(data.x**2, axis=0))
+
+
+def balanced_alignment(task: ImageTask) -> float:
+    """The alignment of kernel and targets once two balanced linear layers have fit whitened images: eq. 53, corrected.
+
+    What the components cannot fit is a part of the targets, which holds it down.
+    """
+    data = task.data()
+    x, y = np.asarray(data.x), np.asarray(data.y)
+    n, classes = y.shape
+    left, s, right = np.linalg.svd(y.T @ x / n, full_matrices=False)
+    first, last = right.T * s @ right, left * s @ left.T
+    kernel = np.einsum("ij,cd->icjd", x @ first @ x.T, np.eye(classes)) + np.einsum("ij,cd->icjd", x @ x.T, last)
+    return float(y.ravel() @ kernel.reshape(n * classes, -1) @ y.ravel() / np.linalg.norm(kernel) / np.sum(y**2))
+
+
+class MLPOnImages(NamedTuple):
+    """Dense networks in standard parametrization on such images.
+
+    Arguments:
+        depth: hidden layers.
+    """
+
+    images: ImageTask
+    width: int
+    depth: int = 1
+    activation: str = "relu"
+
+    def __call__(self, sigma: Array, seed: Array, gamma: Any = 0.0) -> Problem:
+        data = self.images.data(gamma)
+        net = MLP(
+            in_size=data.x.shape[1],
+            out_size=data.y.shape[1],
+            width_size=self.width,
+            depth=self.depth,
+            activation=self.activation,
+            scaling=Scaling.standard(sigma=sigma),
+            key=jax.random.key(seed),
+        )
+        return Problem(net, *data.train, test=data.test)
+
+
+INPUTS = Observable("inputs", lambda view: view.problem.x @ view.problem.x.T, Quantity.PARAMS, ("sample", "sample_2"))
+TARGETS = Observable("targets", lambda view: view.problem.y, Quantity.PARAMS, ("sample", "output"))
+WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(), kernel(), cross_kernel(), TARGETS)
+
+
+def regressions(run: Table, at: int) -> np.ndarray:
+    """The predictions on test points of regression with the kernels of time number `at`: lanes, points and outputs."""
+    now = [run[name].isel(t=at).values for name in ("kernel", "cross_kernel", "targets")]
+    start = [run[name].isel(t=0).values for name in ("outputs", "test_outputs")]
+    lanes = now[-1].shape[:-2]
+    rows = zip(*(array.reshape(-1, *array.shape[len(lanes) :]) for array in (*now, *start)), strict=True)
+    found = [regression(matrix, y, start=f0).predict(cross, g0) for matrix, cross, y, f0, g0 in rows]
+    return np.reshape(found, start[1].shape)
+
+
+def machine_errors(run: Table, at: int = -1) -> np.ndarray:
+    """Relative error of kernel regression with the kernel of time number `at` against the final network."""
+    return relative_error(run["test_outputs"].isel(t=-1), regressions(run, at))
+
+
+def machine_correlations(run: Table, at: int = -1) -> np.ndarray:
+    """The correlation of the two, lane by lane."""
+    finals, found = run["test_outputs"].isel(t=-1).values, regressions(run, at)
+    pairs = zip(finals, found, strict=True)
+    return np.array([np.corrcoef(f.ravel(), g.ravel())[0, 1] for f, g in pairs])
+
+
+def machine_claims(panel: str, run: Table) -> Claims:
+    """The claims that the final network is kernel regression with its final kernel."""
+    said = f"{panel}: the final network is kernel regression with its final kernel: relative error on test points."
+    yield Claim(said, "small", (0.0, 0.15), *mean_over(machine_errors(run)))
+    yield Claim(f"{panel}: correlation of the two.", "near 1", (0.99, inf), *mean_over(machine_correlations(run)))
+
+
+def draw_run(ax: Panel, run: Table, limit: float | None = None) -> None:
+    """The three curves of one lane."""
+    losses, norms, alignment = (run[name].values for name in ("loss", "kernel_norm", "kernel_alignment"))
+    draw_silence(ax, run["t"].values, losses, norms, alignment, limit)
+
+
+def draw_machines(ax: Panel, run: Table) -> None:
+    """Regressions with the final and with the first kernel, of one lane."""
+    final, first = (regressions(run, at).ravel() for at in (-1, 0))
+    draw_machine(ax, run["test_outputs"].isel(t=-1).values.ravel(), {"final kernel": final, "first kernel": first})

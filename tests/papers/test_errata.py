@@ -23,10 +23,11 @@ from tests.inside import (
     Erratum,
     follow,
     linear_problem,
-    Measurement,
+    matrix_row,
     OUT,
     relative_error,
     Row,
+    rows,
     show_error,
     simulate_draw as draw,
     SIZE,
@@ -245,10 +246,13 @@ def test_errata_do_not_use_theory():
 def test_relative_error():
     assert relative_error([1.0, 2.0], [1.0, 4.0]) == 0.5
     assert relative_error([1.0, np.nan], [1.0, 4.0]) == math.inf
-    assert counted(["a", "b"], [1, 0], [1, 1], [1, 0])[:2] == (0.5, 0.0)
-    assert compared(["a"], [2.0], [1.0], [2.0]) == Measurement(0.5, 0.0, (Row("a", 2.0, 1.0, 2.0),))
+    assert relative_error([1.0, 2.0], [0.0, 0.0]) == 2.0
+    assert counted([Row("a", 1, 1, 1), Row("b", 0, 1, 0)]) == (0.5, 0.0)
+    assert compared([Row("a", 2.0, 1.0, 2.0)]) == (0.5, 0.0)
+    assert matrix_row("a", 2 * np.eye(2), np.eye(2), 2 * np.eye(2)) == Row("a", 0.0, 0.5, 0.0)
+    assert list(rows(["a"], [2.0], [1.0], [2.0])) == [Row("a", 2.0, 1.0, 2.0)]
     with pytest.raises(ValueError, match="zip"):
-        compared(["a", "b"], [2.0], [1.0], [2.0])
+        list(rows(["a", "b"], [2.0], [1.0], [2.0]))
 
 
 def test_show_error():

@@ -5,10 +5,9 @@ from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
 from .._claim import ABOVE_ONE, Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Images, legend_below, Picture, Runs
 from .._images import name_used
-from .._silent import rise_time, turned_before
-from .._silent_images import (
+from .._silent import (
     balanced_alignment,
     draw_machines,
     draw_run,
@@ -16,6 +15,8 @@ from .._silent_images import (
     machine_claims,
     machine_errors,
     MLPOnImages,
+    rise_time,
+    turned_before,
     WATCHED,
 )
 
@@ -60,8 +61,7 @@ class Figure(AbstractFigure):
         for ax, title in ((a, f"(a) {mnist}, 0 and 1"), (b, f"(b) {mnist}"), (c, f"(c) {cifar}")):
             ax.set_title(title, fontsize=9)
         b.legend(frameon=False, fontsize=7)
-        handles, labels = a.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, a, 4)
 
     def claims(self, data: Data) -> Claims:
         for name, panel in (("mnist", "(a) MNIST"), ("cifar", "(c) CIFAR-10")):

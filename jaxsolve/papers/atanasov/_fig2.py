@@ -14,7 +14,7 @@ from ...nets import Scaling, TwoLayerLinear
 from ...observe import Observable
 from ...plot import COLORS
 from .._claim import Claim, Claims, mean_over
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
 
 
 WIDTH, SIGMA = 1000, 1e-3
@@ -60,8 +60,7 @@ class Figure(AbstractFigure):
             ax.set(xlabel=r"$\beta_1$", xlim=(-0.6, 1.4), ylim=(-0.6, 1.4), aspect="equal")
             ax.set_title(f"{title}, $t = {t:g}$", fontsize=9)
         figure.axes[0].set_ylabel(r"$\beta_2$")
-        marks = figure.axes[0].get_legend_handles_labels()
-        figure.legend(*marks, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+        legend_below(figure, figure.axes[0], 2)
 
     def claims(self, data: Data) -> Claims:
         runs = data["runs"].transpose("seed", "t", ...)

@@ -1,7 +1,5 @@
 """Figure 3: two linear layers from small starts: the loss falls at log(1/sigma), the kernel turns before."""
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +13,9 @@ from ...observe import half_loss_time, kernel_alignment, kernel_norm, loss
 from ...plot import COLORS
 from ...theory import escape_time, SilentAlignment, spiked_kernel, start_overlaps
 from .._claim import Claim, Claims, exponent, mean_over
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs, Values
 from .._silent import draw_silence, rise_time, TIME, turned_before, whitened_task
 
-
-if TYPE_CHECKING:
-    import xarray
 
 SIZE, WIDTH, SAMPLES = 30, 50, 60
 SIGMAS = np.geomspace(1e-4, 1e-1, 7)
@@ -65,8 +60,7 @@ class Figure(AbstractFigure):
         one = flow.isel(sigma=0, seed=0)
         draw_silence(c, TIMES, one["loss"].values, one["kernel_norm"].values, one["kernel_alignment"].values, _limit())
         c.set_title(rf"(c) $\sigma = {SIGMAS[0]:g}$")
-        handles, labels = c.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, c, 4)
 
     def claims(self, data: Data) -> Claims:
         losses, alignment = _lanes(data["flow"]["loss"]), _lanes(data["flow"]["kernel_alignment"])
@@ -104,7 +98,7 @@ def _problem(sigma: Array, seed: Array) -> Problem:
     return Problem(net, *whitened_task(SAMPLES, SIZE, task))
 
 
-def _lanes(values: "xarray.DataArray") -> np.ndarray:
+def _lanes(values: Values) -> np.ndarray:
     """Seeds, scales and times."""
     return values.transpose("seed", "sigma", "t").values
 

@@ -9,9 +9,8 @@ from ...dynamics import GradientFlow
 from ...observe import kernel_alignment, kernel_norm, loss
 from ...theory import phase_times
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
-from .._silent import rise_time, turned_before
-from .._silent_images import balanced_alignment, draw_run, ImageTask, MLPOnImages
+from .._figure import AbstractFigure, by_scale, Data, Images, legend_below, Picture, Runs
+from .._silent import balanced_alignment, draw_run, ImageTask, MLPOnImages, rise_time, turned_before
 
 
 WIDTH = 50
@@ -54,8 +53,7 @@ class Figure(AbstractFigure):
             draw_run(ax, data[name].isel(sigma=0, seed=0), float(data["two"]["limit"]) if name == "two" else None)
             ax.set(xscale="log", xlim=(0.3, TIMES[-1]))
             ax.set_title(title, fontsize=9)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, panels[0], 4)
 
     def claims(self, data: Data) -> Claims:
         runs = {name: data[name].isel(sigma=0).transpose("seed", "t") for name in PANELS}

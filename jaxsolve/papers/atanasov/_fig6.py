@@ -10,8 +10,18 @@ from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
-from .._silent import rise_time, SIZE, TIME, TURN
-from .._silent_images import ImageTask, INPUTS, machine_correlations, machine_errors, MLPOnImages, WATCHED
+from .._silent import (
+    ImageTask,
+    INPUTS,
+    machine_correlations,
+    machine_errors,
+    MLPOnImages,
+    rise_time,
+    SIZE,
+    TIME,
+    TURN,
+    WATCHED,
+)
 
 
 WIDTH, SIGMA = 100, 0.1

@@ -18,8 +18,7 @@ from ...theory import SilentAlignment, start_overlaps
 from .._claim import Claim, Claims, mean_over
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._images import name_used
-from .._silent import TIME, whitened_task
-from .._silent_images import ImageTask
+from .._silent import ImageTask, TIME, whitened_task
 
 
 SIZE, WIDTH, SAMPLES = 25, 10, 50  # panel (a)

@@ -13,7 +13,7 @@ from ...observe import loss, Observable
 from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import plain_spiked_kernel
-from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
+from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 from .._silent import TIME, whitened_task
 
@@ -57,8 +57,7 @@ class Figure(AbstractFigure):
             a.plot(TIMES, curve / curve[0], color=color, label=rf"$\eta_1/\eta_2 = {rate:g}$")
         a.set(xlabel=TIME, ylabel="loss / initial loss", title="(a)")
         ends = data["runs"]["spike"].isel(t=-1)
-        mean, bar = zip(*(mean_over(ends.sel(rate=rate)) for rate in RATES), strict=True)
-        b.errorbar(RATES, mean, bar, ls="", marker="o", ms=4, mfc="none", label="flow")
+        b.errorbar(RATES, *bars(ends), ls="", marker="o", ms=4, mfc="none", label="flow")
         b.plot(RATES, _theory(), "k--", lw=0.9, label="theory")
         b.set(xscale="log", yscale="log", xlabel=r"$\eta_1/\eta_2$", ylabel="spike $A/B$", title="(b)")
         for ax in (a, b):

@@ -6,14 +6,14 @@ from diffrax import Tsit5
 from ...dynamics import GradientFlow
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
-from .._silent import turned_before
-from .._silent_images import (
+from .._silent import (
     draw_machines,
     draw_run,
     ImageTask,
     machine_claims,
     machine_errors,
     MLPOnImages,
+    turned_before,
     WATCHED,
 )
 

@@ -13,7 +13,7 @@ from ...observe import half_loss_time, kernel_alignment, layer_cosine, loss
 from ...plot import COLORS
 from ...theory import spiked_kernel
 from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
 from .._silent import rise_time, TIME, whitened_task
 
 
@@ -47,8 +47,7 @@ class Figure(AbstractFigure):
                     ax.axhline(_limit(matrices), color=color, lw=0.8, ls=":")
             ax.set(xscale="log", xlim=(0.3, 2e3), xlabel=TIME)
             ax.set_title(title, fontsize=9)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, panels[0], 4)
 
     def claims(self, data: Data) -> Claims:
         deep = data["deep"].transpose("matrices", "seed", "sigma", "t", ...)

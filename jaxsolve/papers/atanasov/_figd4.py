@@ -1,7 +1,6 @@
 """Figure D.4: the final kernel of deep linear networks turns to the classes, the more the deeper they are."""
 
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 from diffrax import Tsit5
@@ -10,13 +9,9 @@ from ...dynamics import GradientFlow
 from ...observe import kernel, kernel_alignment, loss, outputs
 from ...plot import COLORS, gram
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
-from .._silent import TIME
-from .._silent_images import ImageTask, INPUTS, MLPOnImages, TARGETS
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Table, Values
+from .._silent import ImageTask, INPUTS, MLPOnImages, TARGETS, TIME
 
-
-if TYPE_CHECKING:
-    import xarray
 
 WIDTH, SIGMA, GAMMA = 50, 0.1, 0.25
 DEPTHS = [1, 2, 3]  # hidden layers
@@ -75,13 +70,13 @@ class Figure(AbstractFigure):
             yield Claim(said, "0", (-inf, 0.1), *mean_over(off))
 
 
-def _kernel(runs: "xarray.Dataset", t: int) -> "tuple[xarray.DataArray, np.ndarray]":
+def _kernel(runs: Table, t: int) -> tuple[Values, np.ndarray]:
     """The kernel of the first lane, and the samples' classes."""
     one = runs.isel(seed=0, t=t)
     return one["kernel"], (one["targets"].values[:, 0] > 0).astype(int)
 
 
-def _off(last: "xarray.Dataset", layers: int) -> float:
+def _off(last: Table, layers: int) -> float:
     """The relative distance of the last kernel from that of balanced layers, up to its scale."""
     matrix, inputs, f = last["kernel"].values[:, 0, :, 0], last["inputs"].values, last["outputs"].values
     squared = float((f.T @ np.linalg.pinv(inputs, rcond=1e-9) @ f)[0, 0])  # |beta|^2

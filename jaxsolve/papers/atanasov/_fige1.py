@@ -14,7 +14,7 @@ from ...nets import Given, Scaling, TwoLayerLinear
 from ...observe import test_loss
 from ...plot import COLORS, MARKERS
 from ...theory import transfer_error
-from .._claim import Claim, Claims, mean_over, NEGATIVE
+from .._claim import bars, Claim, Claims, mean_over, NEGATIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
 
 
@@ -49,9 +49,8 @@ class Figure(AbstractFigure):
                 cells = errors.sel({axis: value} | fixed)
                 every = np.arange(1, SIZE)
                 ax.plot(every, _theory(every, **{axis: value}, **fixed), color=color, lw=1.0)
-                mean, bar = zip(*(mean_over(cells.sel(samples=p)) for p in SAMPLES), strict=True)
                 style = {"ls": "", "marker": marker, "ms": 3, "color": color, "mfc": "none"}
-                ax.errorbar(SAMPLES, mean, bar, label=rf"${letter} = {value:g}$", **style)
+                ax.errorbar(SAMPLES, *bars(cells), label=rf"${letter} = {value:g}$", **style)
             ax.set(xlabel="samples $P$", ylabel="error", title=title, ylim=(0, None))
             ax.legend(frameon=False, fontsize=7)
         image = c.pcolormesh(*MAP, _theory(MAP_SAMPLES, *np.meshgrid(*MAP)), cmap="cividis", shading="nearest")

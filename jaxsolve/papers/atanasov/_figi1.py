@@ -1,7 +1,7 @@
 """Figures 1 (d), (e) and I.1: a wide residual network under Adam."""
 
 from math import inf
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,10 @@ from ...dynamics import Descent
 from ...nets import Scaling, WideResNet
 from ...observe import cross_kernel, kernel, loss, outputs, test_outputs
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Table
 from .._images import halved, images, whitened
-from .._silent import rise_time, turned_before
-from .._silent_images import draw_machines, draw_run, machine_correlations, machine_errors, TARGETS
+from .._silent import draw_machines, draw_run, machine_correlations, machine_errors, rise_time, TARGETS, turned_before
 
-
-if TYPE_CHECKING:
-    import xarray
 
 SAMPLES = by_scale(20, 100)
 WIDENING = by_scale(1, 4)
@@ -99,11 +95,11 @@ class Figure(AbstractFigure):
             yield Claim(said, *POSITIVE, *mean_over(large - small))
 
 
-def _lanes(data: Data, name: str, first: float = FIRST) -> "xarray.Dataset":
+def _lanes(data: Data, name: str, first: float = FIRST) -> Table:
     return data["runs"].isel(panel=list(PANELS).index(name)).sel(first=first).transpose("seed", "t", ...)
 
 
-def _of_kernels(runs: "xarray.Dataset") -> "xarray.Dataset":
+def _of_kernels(runs: Table) -> Table:
     """With norm and alignment of the kernels."""
     matrix, y = runs["kernel"].isel(output=0, output_2=0), runs["targets"].isel(output=0)
     norm = (matrix**2).sum(["sample", "sample_2"]) ** 0.5
@@ -111,7 +107,7 @@ def _of_kernels(runs: "xarray.Dataset") -> "xarray.Dataset":
     return runs.assign(kernel_norm=norm, kernel_alignment=moved / (norm * (y**2).sum("sample")))
 
 
-def _turned_before_growth(run: "xarray.Dataset") -> np.ndarray:
+def _turned_before_growth(run: Table) -> np.ndarray:
     norm, alignment = run["kernel_norm"].values, run["kernel_alignment"].values
     grown = rise_time(run["t"], norm - norm[:, :1], 0.1 * (norm[:, -1] - norm[:, 0]))
     at = np.array([np.interp(t, run["t"], row) for t, row in zip(grown, alignment, strict=True)])

@@ -1,7 +1,6 @@
 """Figure 1: the test error, by width and output scale, and the error that the frozen kernel reaches."""
 
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,12 +9,9 @@ from ...observe import test_accuracy
 from ...plot import COLORS, MARKERS
 from ...sweeps import padded
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Images, legend_below, Picture, Runs, Values
 from .._geiger import AtAlpha, collapsing_power, flow, measure, over_seeds, parity, SETTING, width_axis
 
-
-if TYPE_CHECKING:
-    import xarray
 
 WIDTHS = by_scale([8, 24, 72], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
 ALPHAS = by_scale(10.0 ** np.array([-2, -1, -0.5, 0, 0.5, 1, 2]), np.geomspace(1e-4, 1e4, 17))
@@ -52,7 +48,7 @@ class Figure(AbstractFigure):
         a.plot(widths, frozen.mean("seed"), color="black", lw=1.5, ls="--", label="frozen kernel")
         a.set(ylabel="test error", title="(a)")
         width_axis(a, widths)
-        figure.legend(*a.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+        legend_below(figure, a, 4, fontsize=7)
         rescaled = _rescaled(error.mean("seed"))
         for width, color, marker in zip(widths, COLORS, MARKERS, strict=False):
             style = {"color": color, "marker": marker, "ms": 3, "lw": 1.0, "label": f"$h = {width}$"}
@@ -83,12 +79,12 @@ class Figure(AbstractFigure):
         yield Claim("(d) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *power)
 
 
-def _errors(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":
+def _errors(data: Data) -> tuple[Values, Values]:
     """The test errors of trained networks and of frozen kernels."""
     return 1 - data["trained"]["test_accuracy"].isel(t=0), 1 - data["frozen"]["test_accuracy"].isel(t=0, alpha=0)
 
 
-def _rescaled(error: "xarray.DataArray") -> "xarray.DataArray":
+def _rescaled(error: Values) -> Values:
     """Between 0 and 1 along alpha."""
     low, high = error.min("alpha"), error.max("alpha")
     return (error - low) / (high - low)

@@ -1,7 +1,7 @@
 """Figures 1 (b) and 2 (d): convolutional networks, whose error differs in both regimes."""
 
 from math import inf
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,14 +16,11 @@ from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error
 from ...until import margin_above
-from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
+from .._claim import bars, Claim, Claims, mean_over, POSITIVE
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Values
 from .._geiger import BETA, over_seeds, width_axis
 from .._images import halved, images
 
-
-if TYPE_CHECKING:
-    import xarray
 
 WIDTHS = by_scale([4, 12], [4, 12, 36, 108], [4, 12, 36, 108, 324])
 ALPHAS = by_scale([0.1, 1.0, 100.0], [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e4])
@@ -65,8 +62,7 @@ class Figure(AbstractFigure):
         widths, alphas = outputs["width"].values, outputs["alpha"].values
         for alpha, color, marker in zip(alphas, COLORS, MARKERS, strict=False):
             style = {"color": color, "marker": marker, "ms": 3.5, "lw": 1.0}
-            mean, bar = zip(*(mean_over(single.sel(alpha=alpha, width=width)) for width in widths), strict=True)
-            b.errorbar(widths, mean, bar, **style, label=rf"$\alpha = {alpha:g}$")
+            b.errorbar(widths, *bars(single.sel(alpha=alpha)), **style, label=rf"$\alpha = {alpha:g}$")
             if alpha in (alphas[0], alphas[-1]):
                 d.plot(widths, single.mean("seed").sel(alpha=alpha), **style)
                 d.plot(widths, average.sel(alpha=alpha), **style, ls="--", mfc="none")
@@ -99,11 +95,11 @@ class Figure(AbstractFigure):
         yield Claim(said, *POSITIVE, *over_seeds(better, outputs))
 
 
-def _outputs(data: Data) -> "tuple[xarray.DataArray, np.ndarray]":
+def _outputs(data: Data) -> tuple[Values, np.ndarray]:
     return data["runs"]["test_outputs"].isel(t=0), data["runs"]["targets"].values
 
 
-def _single(outputs: "xarray.DataArray", targets: np.ndarray) -> "xarray.DataArray":
+def _single(outputs: Values, targets: np.ndarray) -> Values:
     """The error of each network."""
     wrong = outputs.isel(output=0).transpose(..., "test_sample") * targets[:, 0] <= 0
     return wrong.mean("test_sample").where(outputs.notnull().all(["test_sample", "output"]))

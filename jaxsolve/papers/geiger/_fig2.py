@@ -1,7 +1,6 @@
 """Figure 2: how much networks differ that started elsewhere, and what their average is worth."""
 
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,12 +8,9 @@ from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error, ensemble_variance
 from .._claim import Claim, Claims, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Images, legend_below, Picture, Runs, Values
 from .._geiger import AtScale, guide, measure, over_seeds, parity, SETTING, width_axis
 
-
-if TYPE_CHECKING:
-    import xarray
 
 WIDTHS = by_scale([24, 48, 96], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
 SCALES = by_scale([1e-2, 1.0, 1e6], [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6])
@@ -62,7 +58,7 @@ class Figure(AbstractFigure):
             width_axis(ax, widths)
         for style, name in (("-", "single networks"), ("--", "their average")):
             b.plot([], [], color="0.3", ls=style, lw=1.0, label=name)
-        figure.legend(*b.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=7)
+        legend_below(figure, b, 6, fontsize=7)
 
     def claims(self, data: Data) -> Claims:
         outputs, targets = _outputs(data)
@@ -89,26 +85,26 @@ class Figure(AbstractFigure):
         yield Claim(said, "1.02", (1.0, 1.1), *ratio)
 
 
-def _outputs(data: Data) -> "tuple[xarray.DataArray, np.ndarray]":
+def _outputs(data: Data) -> tuple[Values, np.ndarray]:
     return data["trained"]["test_outputs"].isel(t=0), data["trained"]["targets"].values
 
 
-def _single(outputs: "xarray.DataArray", targets: np.ndarray) -> "xarray.DataArray":
+def _single(outputs: Values, targets: np.ndarray) -> Values:
     """The error of one network, on average."""
     f = outputs.isel(output=0).transpose(..., "test_sample")
     wrong = (f * targets[:, 0] <= 0).mean("test_sample")
     return wrong.where(f.notnull().all("test_sample")).mean("seed")
 
 
-def _average(outputs: "xarray.DataArray", targets: np.ndarray) -> "xarray.DataArray":
+def _average(outputs: Values, targets: np.ndarray) -> Values:
     """The error of the averaged function."""
     return ensemble_error(outputs, targets)
 
 
-def _drift(error: "xarray.DataArray") -> float:
+def _drift(error: Values) -> float:
     return float(error.isel(width=0) - error.isel(width=-1))
 
 
-def _slope(outputs: "xarray.DataArray") -> float:
+def _slope(outputs: Values) -> float:
     x, y = np.log(outputs["width"].values), np.log(ensemble_variance(outputs).values)
     return float(np.polyfit(x, y, 1)[0])

@@ -1,13 +1,11 @@
 """Figure 3: how far the kernel moves, how the loss falls, and the two times of training."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ...observe import half_loss_time
 from ...plot import collapse, COLORS
 from .._claim import Claim, Claims, mean_over, Measured
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Values
 from .._geiger import (
     ALPHA_TESTS,
     ALPHA_TIMES,
@@ -21,10 +19,6 @@ from .._geiger import (
     power,
     SETTING,
 )
-
-
-if TYPE_CHECKING:
-    import xarray
 
 
 class Figure(AbstractFigure):
@@ -104,25 +98,25 @@ class Figure(AbstractFigure):
             yield Claim(f"(c) Exponent of alpha in {name}, {fast}.", "0", (-0.05, 0.05), *_alpha(times, LAZY))
 
 
-def _alpha(values: "xarray.DataArray", regime: slice) -> Measured:
+def _alpha(values: Values, regime: slice) -> Measured:
     return power(values.sel(alpha=regime), "alpha")
 
 
-def _width(values: "xarray.DataArray", regime: slice) -> Measured:
+def _width(values: Values, regime: slice) -> Measured:
     return power(values.sel(alpha=regime), "width")
 
 
-def _change(data: Data) -> "xarray.DataArray":
+def _change(data: Data) -> Values:
     return data["flow"]["test_kernel_change"].isel(t=-1)
 
 
-def _times(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":
+def _times(data: Data) -> tuple[Values, Values]:
     """t_1 and t_2."""
     losses = data["flow"]["loss"].isel(t=slice(0, -1)).transpose(..., "t")
     return losses.isel(t=0, drop=True).copy(data=half_loss_time(ALPHA_TIMES[:-1], losses.values)), data["flow"]["t_end"]
 
 
-def _crossing(logs: "xarray.DataArray") -> float:
+def _crossing(logs: Values) -> float:
     mean = logs.mean("seed").transpose("width", "alpha")
     x = np.log(logs["alpha"].values)
     each = [np.interp(-0.5 * np.log(h), x, row) for h, row in zip(logs["width"].values, mean.values, strict=True)]

@@ -1,7 +1,6 @@
 """Figure 5: the kernel before and after training, and what both are worth."""
 
 from math import inf
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,12 +12,9 @@ from ...observe import Observable, test_accuracy
 from ...plot import COLORS, gram, MARKERS
 from ...sweeps import padded
 from .._claim import bars, Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Values
 from .._geiger import AtAlpha, flow, measure, parity, SETTING, width_axis
 
-
-if TYPE_CHECKING:
-    import xarray
 
 WIDTHS = by_scale([8, 20, 50], [10, 30, 100], [10, 30, 100, 300])
 SEEDS = by_scale(6, 10)
@@ -102,7 +98,7 @@ def _gram(view: View) -> Float[Array, "shown shown"]:
     return view.problem.kernel(view.params, jnp.asarray(view.problem.x_test)[:SHOWN])[:, 0, :, 0]
 
 
-def _errors(data: Data) -> "dict[str, xarray.DataArray]":
+def _errors(data: Data) -> dict[str, Values]:
     """The test errors of training, and of the kernels of its start and of its end."""
     start, end = (1 - data[name]["test_accuracy"].isel(t=0) for name in ("start", "end"))
     vanilla = 1 - data["trained"]["test_accuracy"].isel(t=-1)

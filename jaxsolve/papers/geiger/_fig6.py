@@ -1,15 +1,9 @@
 """Figure 6: how far the weights move."""
 
-from typing import TYPE_CHECKING
-
 from ...plot import collapse
 from .._claim import Claim, Claims
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Values
 from .._geiger import collapsing_power, FEATURE, guide, LAZY, logarithm, over_alpha, over_seeds, power, SETTING
-
-
-if TYPE_CHECKING:
-    import xarray
 
 
 class Figure(AbstractFigure):
@@ -51,6 +45,6 @@ class Figure(AbstractFigure):
         yield Claim("The rescaled curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *together)
 
 
-def _rescaled(data: Data) -> "xarray.DataArray":
+def _rescaled(data: Data) -> Values:
     change = data["flow"]["weight_change"].isel(t=-1)
     return change * change["width"] ** 0.5

@@ -1,7 +1,5 @@
 """Figure 7: the output grows linearly up to t1, and by a factor sqrt(h)."""
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +8,9 @@ from ..._core import View
 from ...observe import half_loss_time, loss, Observable, test_output_change
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, Claims, mean_over
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Values
 from .._geiger import AtScale, measure, parity, power, SETTING, when
 
-
-if TYPE_CHECKING:
-    import xarray
 
 DEPTH = 2
 WIDTHS = by_scale([16, 64, 256], [30, 100, 300, 1000])
@@ -100,7 +95,7 @@ def _size(view: View) -> jax.Array:
     return jnp.sqrt(jnp.mean(jax.vmap(net)(view.problem.x_test) ** 2)) / net.scaling.gamma
 
 
-def _read(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray, xarray.DataArray]":
+def _read(data: Data) -> tuple[Values, Values, Values]:
     """t_1, and the norms of f - f_0 and of f."""
     runs = data["flow"].transpose(..., "t")
     half = runs["loss"].isel(t=0, drop=True).copy(data=half_loss_time(TIMES, runs["loss"].values))

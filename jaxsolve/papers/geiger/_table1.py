@@ -1,7 +1,7 @@
 """Table 1: the exponents of kernel and weights in the feature-learning regime, for two depths."""
 
 from math import inf
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -12,12 +12,9 @@ from ...observe import test_kernel_change, weight_change
 from ...plot import COLORS, power_law
 from ...theory import lazy_scaling
 from .._claim import Claim, Claims, Measured
-from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
+from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Values
 from .._geiger import AtScale, flow, parity, power, SETTING
 
-
-if TYPE_CHECKING:
-    import xarray
 
 DEPTHS = [5, 2]
 WIDTHS = by_scale(32, 200, 1000)
@@ -73,7 +70,7 @@ class Figure(AbstractFigure):
                 yield Claim(said, paper, (value - width, value + width), *measured)
 
 
-def _exponent(cells: "xarray.DataArray") -> Measured:
+def _exponent(cells: Values) -> Measured:
     """a in cells ~ scale^-a."""
     slope = power(cells, "scale")
     return Measured(-slope.value, slope.uncertainty)

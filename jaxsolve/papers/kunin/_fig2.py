@@ -13,7 +13,7 @@ from ...observe import kernel, loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import neurons_preconditioner, SingleNeuronFlow
 from .._claim import Claim, Claims, NEGATIVE
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
 from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, REGIMES, WHITENED
 
 
@@ -52,8 +52,7 @@ class Figure(AbstractFigure):
             ax.plot(0, 1, marker="*", ms=9, color="black")
             ax.set_title(rf"{regime}, $\delta = {delta:g}$", fontsize=9)
         axes[0].set_ylabel(r"$\beta_2$")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+        legend_below(figure, axes[0], 2)
 
     def claims(self, data: Data) -> Claims:
         theory, flow = (beta(data[name]) for name in ("theory", "flow"))

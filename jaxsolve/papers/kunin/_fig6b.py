@@ -17,7 +17,7 @@ from ...losses import CrossEntropy
 from ...nets import BatchNorm, Scaling, WideResNet
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE
+from .._claim import bars, Claim, Claims, exponent, mean_over, NEGATIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
 from .._images import halved, images
 
@@ -80,8 +80,7 @@ class Figure(AbstractFigure):
         ax = figure.add_subplot(right)
         for t, label, color, marker in zip((0, -1), ("start", "trained"), COLORS, MARKERS, strict=False):
             cells = runs["roughness"].isel(t=t)
-            mean, bar = zip(*(mean_over(cells.sel(alpha=alpha)) for alpha in alphas), strict=True)
-            ax.errorbar(alphas, mean, bar, color=color, marker=marker, ms=4, lw=1.0, label=label)
+            ax.errorbar(alphas, *bars(cells), color=color, marker=marker, ms=4, lw=1.0, label=label)
         ax.set(xscale="log", xlabel=r"$\alpha$ (upstream to the right)", ylabel="roughness of a filter", ylim=(0, None))
         ax.set_title("11", fontsize=9)
         ax.legend(frameon=False, fontsize=7)

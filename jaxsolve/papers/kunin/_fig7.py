@@ -14,7 +14,7 @@ from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import SingleNeuronFlow
 from .._claim import ABOVE_ONE, Claim, Claims
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
 from .._kunin_neuron import beta, neuron, WHITENED
 
 
@@ -71,8 +71,7 @@ class Figure(AbstractFigure):
         paths.set(xlabel=r"$\beta_1$", ylabel=r"$\beta_2$", title="paths", xlim=(-3, 2), ylim=(-3, 2))
         losses.set(xlabel="time $t$", title="loss", ylim=(0, 1), xscale="log")
         norms.set(xlabel="time $t$", title=r"$\mu = a|w|$", ylim=(-3, 2), xscale="log")
-        handles, labels = losses.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        legend_below(figure, losses, 3)
 
     def claims(self, data: Data) -> Claims:
         theory, flow = (data[name].transpose("delta", "nudge", "t", ...) for name in ("theory", "flow"))

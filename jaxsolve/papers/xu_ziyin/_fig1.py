@@ -17,7 +17,7 @@ from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
 
 
 ACTIVATIONS = {"linear": "linear", "relu": "ReLU", "leaky_relu": "leaky ReLU", "sigmoid": "sigmoid", "swish": "swish"}
@@ -72,8 +72,7 @@ class Figure(AbstractFigure):
             ax.set_ylabel(r"layer alignment $\zeta$")
         for ax in grid[1]:
             ax.set_xlabel("time $t$ (gradient-flow units)")
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, grid[0, 0], 4)
 
     def claims(self, data: Data) -> Claims:
         zeta, line = data["flow"]["layer_alignment"].isel(pair=0), data["theory"]["layer_alignment"].isel(pair=0)

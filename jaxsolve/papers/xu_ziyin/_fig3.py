@@ -16,7 +16,7 @@ from ...losses import CrossEntropy
 from ...nets import BatchNorm, ResNet18, Scaling
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
-from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
+from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._images import halved, images
 
@@ -65,10 +65,10 @@ class Figure(AbstractFigure):
         end = data["runs"].isel(t=-1)
         left, right = figure.subplots(1, 2, sharex=True)
         for name, label, index in (("accuracy", "training", 1), ("test_accuracy", "test", 0)):
-            mean, bar = zip(*(mean_over(100 * end[name].sel(sigma=sigma)) for sigma in SIGMAS), strict=True)
-            left.errorbar(SIGMAS, mean, bar, color=COLORS[index], marker=MARKERS[index], ms=3.5, lw=1.2, label=label)
-        mean, bar = zip(*(mean_over(end["norm"].sel(sigma=sigma)) for sigma in SIGMAS), strict=True)
-        right.errorbar(SIGMAS, mean, bar, color=COLORS[0], marker=MARKERS[0], ms=3.5, lw=1.2)
+            left.errorbar(
+                SIGMAS, *bars(100 * end[name]), color=COLORS[index], marker=MARKERS[index], ms=3.5, lw=1.2, label=label
+            )
+        right.errorbar(SIGMAS, *bars(end["norm"]), color=COLORS[0], marker=MARKERS[0], ms=3.5, lw=1.2)
         left.set(xscale="log", ylabel="accuracy (%)", xlabel=r"scale $\sigma$ of the start")
         right.set(
             xscale="log", ylabel="sum of the norms of all layers", xlabel=r"scale $\sigma$ of the start", ylim=(0, None)

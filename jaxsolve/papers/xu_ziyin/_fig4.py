@@ -11,7 +11,7 @@ from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from ...theory import table_1
-from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
+from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
@@ -73,9 +73,8 @@ class Figure(AbstractFigure):
         for ax, values in ((left, 100 * runs["test_accuracy"].max("t")), (right, runs["weight_change"].isel(t=-1))):
             for index, (name, (*_, learns)) in enumerate(MODELS.items()):
                 cells = values.isel({AXIS: index})
-                mean, bar = zip(*(mean_over(cells.sel(width=width)) for width in runs["width"]), strict=True)
                 style = {"color": COLORS[index // 2], "marker": MARKERS[index // 2], "ls": "--" if learns else "-"}
-                ax.errorbar(runs["width"], mean, bar, label=name, ms=3.5, lw=1.2, **style)
+                ax.errorbar(runs["width"], *bars(cells), label=name, ms=3.5, lw=1.2, **style)
             ax.set(xscale="log", xlabel="width $d$")
             ax.set_xticks(runs["width"].values, [str(int(width)) for width in runs["width"]], minor=False)
             ax.minorticks_off()

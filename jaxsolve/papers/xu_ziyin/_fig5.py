@@ -10,8 +10,8 @@ from ..._core import Problem
 from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
-from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
+from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs, Scale
 from .._image_classifier import (
     classifier,
     COMPONENTS,
@@ -61,13 +61,11 @@ class Figure(AbstractFigure):
         for ax, (label, values) in zip(panels, shown.items(), strict=True):
             for index, name in enumerate(MODELS):
                 cells = values.isel({AXIS: index})
-                mean, bar = zip(*(mean_over(cells.sel(kappa=kappa)) for kappa in KAPPAS), strict=True)
                 style = {"color": COLORS[index], "marker": MARKERS[index], "ls": "-" if index else "--"}
-                ax.errorbar(KAPPAS, mean, bar, label=name, ms=3.5, lw=1.2, **style)
+                ax.errorbar(KAPPAS, *bars(cells), label=name, ms=3.5, lw=1.2, **style)
             ax.set(xscale="log", xlabel=r"scale $\kappa$ of the start", ylabel=label)
         panels[2].set(yscale="log", ylim=(1e-3, 2))
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        legend_below(figure, panels[0], 3)
 
     def claims(self, data: Data) -> Claims:
         runs = data["runs"]

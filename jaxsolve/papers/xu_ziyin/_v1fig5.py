@@ -1,7 +1,7 @@
 """Figure 5 of the first version: which layers align under gradient descent, SGD and Adam, from two starts."""
 
 from math import inf
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,8 @@ from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, Claims, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Values
 
-
-if TYPE_CHECKING:
-    import xarray
 
 WIDTHS = by_scale(300, 10_000)
 SEEDS = by_scale(8, 10)
@@ -102,11 +99,11 @@ class Figure(AbstractFigure):
         yield Claim("Gradient descent follows equation (21). Largest difference of zeta.", "0", (0, 0.02), apart)
 
 
-def _zeta(data: Data, of: str) -> "xarray.DataArray":
+def _zeta(data: Data, of: str) -> Values:
     return data[of]["layer_alignment"].isel(pair=0)
 
 
-def _when_learnt(data: Data, of: str) -> "xarray.DataArray":
+def _when_learnt(data: Data, of: str) -> Values:
     """zeta when 99 % of the fall of the loss are behind; Adam, which keeps its rate, drifts on afterwards."""
     loss = data[of]["loss"]
     left = loss - loss.isel(t=-1) <= 0.01 * (loss.isel(t=0) - loss.isel(t=-1))
