@@ -167,19 +167,13 @@ def _theory(starts: dict[str, tuple[float, Vector]]) -> Rows:
         yield from rows(labels, a_t[1:], _code_a(a0, w0, target, ts), _closed_a(a0, w0, target, ts))
 
 
-def _theory_signs() -> Rows:
-    return _theory(
-        {
-            "a_0 > 0, delta > 0": (1.2, np.array([0.5, 0.3])),
-            "a_0 < 0, delta > 0": (-1.2, np.array([0.5, 0.3])),
-            "a_0 < 0, delta < 0": (-0.4, np.array([-1.0, 0.3])),
-            "a through 0, delta < 0": (0.3, np.array([-1.0, -0.9])),
-        }
-    )
-
-
-def _theory_balanced() -> Rows:
-    return _theory({"delta = 0": (0.5, np.array([-0.3, 0.4]))})
+SIGNS = {
+    "a_0 > 0, delta > 0": (1.2, np.array([0.5, 0.3])),
+    "a_0 < 0, delta > 0": (-1.2, np.array([0.5, 0.3])),
+    "a_0 < 0, delta < 0": (-0.4, np.array([-1.0, 0.3])),
+    "a through 0, delta < 0": (0.3, np.array([-1.0, -0.9])),
+}
+BALANCED = {"delta = 0": (0.5, np.array([-0.3, 0.4]))}
 
 
 ERRATA = (
@@ -228,7 +222,7 @@ ERRATA = (
         "The root loses the sign of `a`, so starts with `a_0 < 0` are not covered; "
         "`H` and `N` obey a linear equation, and keep it.",
         "`a(t)` from four starts (the assertion set aside)",
-        _theory_signs,
+        functools.partial(_theory, SIGNS),
     ),
     erratum(
         f"{CODE}, theory with delta = 0",
@@ -236,6 +230,6 @@ ERRATA = (
         "`a = H/sqrt(1 + 2 int_0^t |N|^2)`",
         "The limit of the corrected form at `delta = 0` is finite.",
         "`a(t)` from a balanced start",
-        _theory_balanced,
+        functools.partial(_theory, BALANCED),
     ),
 )

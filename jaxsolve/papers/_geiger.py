@@ -39,7 +39,17 @@ class AtAlpha(NamedTuple):
     activation: Activation = SOFTPLUS
 
     def __call__(self, width: int | Padded, alpha: Array, seed: Array) -> Problem:
-        return _problem(self.data, self.depth, self.activation, width, alpha, seed)
+        net = MLP(
+            in_size=self.data.x.shape[1],
+            out_size=1,
+            width_size=width,
+            depth=self.depth,
+            activation=self.activation,
+            bias=True,
+            scaling=Scaling.lazy(alpha, gain=True),
+            key=jax.random.key(seed),
+        )
+        return Problem(net, *self.data.train, test=self.data.test, loss=SoftHinge(BETA), centered=True)
 
 
 class AtScale(NamedTuple):
@@ -50,23 +60,7 @@ class AtScale(NamedTuple):
     activation: Activation = SOFTPLUS
 
     def __call__(self, width: int | Padded, scale: Array, seed: Array) -> Problem:
-        return _problem(self.data, self.depth, self.activation, width, scale / width**0.5, seed)
-
-
-def _problem(data: Dataset, depth: int, activation: Activation, width: Any, alpha: Any, seed: Array) -> Problem:
-    rule = Scaling.lazy(alpha, gain=True)
-    key = jax.random.key(seed)
-    net = MLP(
-        in_size=data.x.shape[1],
-        out_size=1,
-        width_size=width,
-        depth=depth,
-        activation=activation,
-        bias=True,
-        scaling=rule,
-        key=key,
-    )
-    return Problem(net, *data.train, test=data.test, loss=SoftHinge(BETA), centered=True)
+        return AtAlpha(*self)(width, scale / width**0.5, seed)
 
 
 def parity(scale: Scale, n_test: int) -> Dataset:

@@ -1,5 +1,6 @@
 """Two-layer ReLU networks on images of ten classes, whose phases Xu & Liu Ziyin compare (figures 4 and 5)."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from ..dynamics import Descent
 from ..losses import CrossEntropy
 from ..nets import MLP, Scaling
 from ..observe import accuracy, test_accuracy, weight_change
-from ._figure import by_scale, Scale
+from ._figure import by_scale, Runs, Scale, Table
 from ._images import images
 
 
@@ -22,8 +23,12 @@ SAMPLES = by_scale(500, 5000, 50_000)
 TESTS = by_scale(1000, 2000, 10_000)
 EPOCHS = by_scale(800, 1000, 10_000)
 COMPONENTS = 60  # at small scale, of the 3072 pixels
-BATCH = 128
+BATCH, RATE = 128, 4.0
 WATCHED = [accuracy(), test_accuracy(), weight_change()]
+SETTING = (
+    f"At small scale {SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal components for "
+    f"{EPOCHS[Scale.SMALL]} epochs."
+)
 
 
 class TwoLayerScaling(NamedTuple):
@@ -65,7 +70,8 @@ def classifier(data: Dataset, scales: TwoLayerScaling, width: int, seed: Array) 
     return Problem(net, *data.train, test=data.test, loss=CrossEntropy())
 
 
-def descent(scale: Scale, rate: float) -> tuple[Descent, np.ndarray]:
-    """SGD, and the times at which it is looked at: twenty, evenly, and the start."""
-    steps = EPOCHS[scale] * (SAMPLES[scale] // BATCH)
-    return Descent(optax.sgd(rate), batch_size=BATCH, key=jax.random.key(1)), np.linspace(0.0, rate * steps, 21)
+def trained(runs: Runs, make: Callable[..., Problem], axes: Any) -> Table:
+    """Networks under SGD, looked at twenty times, evenly, and at the start."""
+    descent = Descent(optax.sgd(RATE), batch_size=BATCH, key=jax.random.key(1))
+    steps = EPOCHS[runs.scale] * (SAMPLES[runs.scale] // BATCH)
+    return runs.sweep("runs", make, axes, descent, np.linspace(0.0, RATE * steps, 21), observe=WATCHED)

@@ -1,6 +1,7 @@
 """Real images for the figures; where they are not on this machine, small scales take the digits of scikit-learn."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -35,6 +36,17 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
             raise
         data = digits(key=key, **request | {"n_test": min(request["n_test"], DIGIT_TESTS)})
         return data if flatten else _enlarged(data, collection)
+    return data
+
+
+def pictures(
+    collection: Images, scale: Scale, samples: Mapping[Scale, int], tests: Mapping[Scale, int], halvings: int, **request
+) -> Dataset:
+    """Images that are not flattened; at small scale their resolution is halved so often."""
+    sizes = {"n_train": samples[scale], "n_test": tests[scale], "key": jax.random.key(0)}
+    data = images(collection, scale, flatten=False, **sizes, **request)
+    for _ in range(halvings if scale is Scale.SMALL else 0):
+        data = halved(data)
     return data
 
 

@@ -9,9 +9,11 @@ from jaxtyping import Array, Float
 
 from .._core import Problem
 from ..nets import Given, Scaling, SingleNeuron
+from ..observe import loss, neuron_direction, neuron_radius
 from ._figure import Panel, Table, Values
 
 
+WATCHED = (neuron_radius(), neuron_direction(), loss())
 DELTAS = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
 REGIMES = {-4.0: "downstream", 0.0: "balanced", 4.0: "upstream"}
 

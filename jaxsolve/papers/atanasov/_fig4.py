@@ -1,7 +1,6 @@
 """Figure 4: deep linear networks leave small starts by a power law, and align before they learn."""
 
 from math import inf
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ class Figure(AbstractFigure):
         modes = runs.sweep("modes", _mode, {"matrices": MATRICES, "sigma": STARTS}, flow, [0.0, inf])
         axes = {"sigma": SIGMAS, "seed": range(SEEDS[runs.scale])}
         flow, watched = GradientFlow(Tsit5(), rtol=1e-5), [loss(), layer_cosine()]
-        return {"modes": modes, "deep": runs.sweep("deep", _Problems(), axes, flow, TIMES, observe=watched)}
+        return {"modes": modes, "deep": runs.sweep("deep", _three_layers, axes, flow, TIMES, observe=watched)}
 
     def draw(self, figure: Picture, data: Data) -> None:
         a, b, c = figure.subplots(1, 3)
@@ -100,22 +99,11 @@ def _times(data: Data) -> tuple[np.ndarray, np.ndarray]:
 def _mode(matrices: int, sigma: Array) -> Problem:
     """One balanced mode: weights sigma in a row, which obey equation 39."""
     one = jnp.ones((1, 1))
-    scaling = Scaling.standard()
-    net = DeepLinear(
-        in_size=1,
-        width_size=1,
-        depth=matrices - 1,
-        scaling=scaling,
-        init=Given([sigma * one] * matrices),
-        key=jax.random.key(0),
-    )
-    return Problem(net, one, one)
+    start = {"scaling": Scaling.standard(), "init": Given([sigma * one] * matrices), "key": jax.random.key(0)}
+    return Problem(DeepLinear(in_size=1, width_size=1, depth=matrices - 1, **start), one, one)
 
 
-class _Problems(NamedTuple):
-    """Three linear layers in standard parametrization."""
-
-    def __call__(self, sigma: Array, seed: Array) -> Problem:
-        first, task = jax.random.split(jax.random.key(seed))
-        net = DeepLinear(in_size=SIZE, width_size=WIDTH, depth=2, scaling=Scaling.standard(sigma=sigma), key=first)
-        return Problem(net, *whitened_task(SAMPLES, SIZE, task))
+def _three_layers(sigma: Array, seed: Array) -> Problem:
+    first, task = jax.random.split(jax.random.key(seed))
+    net = DeepLinear(in_size=SIZE, width_size=WIDTH, depth=2, scaling=Scaling.standard(sigma=sigma), key=first)
+    return Problem(net, *whitened_task(SAMPLES, SIZE, task))

@@ -16,7 +16,7 @@ from ...nets import Scaling, WideResNet
 from ...observe import cross_kernel, kernel, loss, outputs, test_outputs
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Table
-from .._images import halved, images, whitened
+from .._images import pictures, whitened
 from .._silent import draw_machines, draw_run, machine_correlations, machine_errors, rise_time, TARGETS, turned_before
 
 
@@ -43,10 +43,7 @@ class Figure(AbstractFigure):
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
-        count = SAMPLES[runs.scale]
-        request = {"task": (0, 1), "n_train": count, "n_test": count, "flatten": False}
-        plain = images(Images.CIFAR10, runs.scale, key=jax.random.key(0), **request)
-        plain = halved(halved(plain)) if runs.scale is Scale.SMALL else plain
+        plain = pictures(Images.CIFAR10, runs.scale, SAMPLES, SAMPLES, halvings=2, task=(0, 1))
         rate, steps = RATE[runs.scale], STEPS[runs.scale]
         descent = Descent(optax.adam(rate), rate=1.0)  # times are counts of steps
         # Which images is an axis, so that all networks share one program, which takes long to compile.

@@ -12,6 +12,7 @@ from .._mean_field import agreement, Training
 
 
 TRAINING = Training(samples=20, dimension=40, rate=0.025, steps=100, depth=5, activation=linear, every=11)
+LAYERS = range(1, TRAINING.depth + 1)
 RICHNESSES = np.array([0.25, 0.75, 1.5])
 WIDTH = by_scale(1000, 2200)
 SEEDS = by_scale(3, 5)
@@ -37,14 +38,14 @@ class Figure(AbstractFigure):
         ax = left.subplots()
         styles = zip(COLORS, "os", (limit, lazy.isel(t=0, drop=True)), ("rich limit", "lazy limit"), strict=False)
         for color, marker, one, name in styles:
-            cells = agreement(networks, one, *_layers())
+            cells = agreement(networks, one, *LAYERS)
             ax.errorbar(RICHNESSES, *bars(cells), color=color, marker=marker, label=name)
         ax.set(xlabel=r"richness $\gamma_0$", ylabel="cosine of kernels, mean over layers", ylim=(None, 1.02))
         ax.legend(frameon=False, fontsize=8)
         panels = right.subplots(3, TRAINING.depth)
         rows = {"network": networks.isel(seed=0, t=-1), "rich limit": limit.isel(t=-1), "lazy limit": lazy.isel(t=0)}
         for row, (name, run) in enumerate(rows.items()):
-            for layer in _layers():
+            for layer in LAYERS:
                 ax = panels[row, layer - 1]
                 ax.imshow(run[f"feature_kernel_{layer}"].isel(richness=-1), cmap="cividis")
                 ax.set(xticks=[], yticks=[])
@@ -54,8 +55,8 @@ class Figure(AbstractFigure):
 
     def claims(self, data: Data) -> Claims:
         networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
-        rich = agreement(networks, limit, *_layers())
-        lazy = agreement(networks, limit.isel(t=0, drop=True), *_layers())
+        rich = agreement(networks, limit, *LAYERS)
+        lazy = agreement(networks, limit.isel(t=0, drop=True), *LAYERS)
         for richness in RICHNESSES:
             said = f"Richness {richness:g}: cosine between kernels of networks and of the rich limit, mean over layers."
             number, least = ("0.995", 0.985) if richness == RICHNESSES[-1] else ("0.99 or more", 0.99)
@@ -64,7 +65,3 @@ class Figure(AbstractFigure):
         yield Claim(said, "0.764", (0.73, 0.8), *mean_over(lazy.isel(richness=-1)))
         falls = (lazy.isel(richness=0) - lazy.isel(richness=-1)).values
         yield Claim("The lazy limit is the worse, the richer: loss of cosine.", *POSITIVE, *mean_over(falls))
-
-
-def _layers() -> range:
-    return range(1, TRAINING.depth + 1)

@@ -1,7 +1,7 @@
 """Figures 1 (b) and 2 (d): convolutional networks, whose error differs in both regimes."""
 
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from ...until import margin_above
 from .._claim import bars, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Values
 from .._geiger import BETA, over_seeds, width_axis
-from .._images import halved, images
+from .._images import pictures
 
 
 WIDTHS = by_scale([4, 12], [4, 12, 36, 108], [4, 12, 36, 108, 324])
@@ -44,10 +44,8 @@ class Figure(AbstractFigure):
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
-        sizes: dict[str, Any] = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale], "task": "parity"}
-        sizes |= {"official_split": False}  # which has 10,000 tests
-        digits = images(Images.MNIST, runs.scale, flatten=False, key=jax.random.key(0), **sizes)
-        digits = halved(digits) if runs.scale is Scale.SMALL else digits
+        request = {"task": "parity", "official_split": False}  # the official one has 10,000 tests
+        digits = pictures(Images.MNIST, runs.scale, SAMPLES, TESTS, halvings=1, **request)
         options = {"change": CHANGE[runs.scale], "until": margin_above(1.0), "max_steps": 100_000}
         flow = StochasticFlow(TEMPERATURE, tau=TAU, key=jax.random.key(1), **options)
         alphas = np.array(ALPHAS[runs.scale])

@@ -36,7 +36,11 @@ class Figure(AbstractFigure):
 
     def draw(self, figure: Picture, data: Data) -> None:
         outputs, targets = _outputs(data)
-        variance, single, average = ensemble_variance(outputs), _single(outputs, targets), _average(outputs, targets)
+        variance, single, average = (
+            ensemble_variance(outputs),
+            _single(outputs, targets),
+            ensemble_error(outputs, targets),
+        )
         widths, scales = outputs["width"].values, outputs["scale"].values
         a, b, c = figure.subplots(1, 3)
         for (scale, name), color, marker in zip(REGIMES.items(), COLORS, MARKERS, strict=False):
@@ -62,27 +66,24 @@ class Figure(AbstractFigure):
 
     def claims(self, data: Data) -> Claims:
         outputs, targets = _outputs(data)
+        average = lambda f: ensemble_error(f, targets)
+        fall = lambda error: float(error.isel(width=0) - error.isel(width=-1))
         for scale, name in REGIMES.items():
             slope = over_seeds(_slope, outputs.sel(scale=scale))
             yield Claim(f"(a) Exponent of h in the variance over starts, {name}.", "-1", (-1.3, -0.7), *slope)
         for scale, name in REGIMES.items():
             cells = outputs.sel(scale=scale)
-            gain = over_seeds(lambda f: float((_single(f, targets) - _average(f, targets)).mean()), cells)
+            gain = over_seeds(lambda f: float((_single(f, targets) - average(f)).mean()), cells)
             yield Claim(f"(c) The average is better, {name}: error of single networks less its.", *POSITIVE, *gain)
-            drift = over_seeds(lambda f: _drift(_average(f, targets)), cells)
+            drift = over_seeds(lambda f: fall(average(f)), cells)
             said = f"(c) The error of the average does not depend on h, {name}: at the smallest less at the largest."
             yield Claim(said, "0", (-0.005, 0.005), *drift)
-            ahead = over_seeds(
-                lambda f: float(_single(f.isel(width=-1), targets) - _average(f.isel(width=1), targets)), cells
-            )
+            ahead = over_seeds(lambda f: float(_single(f.isel(width=-1), targets) - average(f.isel(width=1))), cells)
             said = f"(c) The average of narrow networks (the second width) is no worse than a single wide one, {name}."
             yield Claim(f"{said} Error of the wide one less its.", ">= 0", (0, inf), *ahead)
-        ratio = over_seeds(
-            lambda f: float((_average(f.sel(scale=LAZY), targets) / _average(f.sel(scale=FEATURE), targets)).mean()),
-            outputs,
-        )
+        worse = lambda f: float((average(f.sel(scale=LAZY)) / average(f.sel(scale=FEATURE))).mean())
         said = "(c) Averages of feature-learning networks are slightly better: error of the lazy one over theirs."
-        yield Claim(said, "1.02", (1.0, 1.1), *ratio)
+        yield Claim(said, "1.02", (1.0, 1.1), *over_seeds(worse, outputs))
 
 
 def _outputs(data: Data) -> tuple[Values, np.ndarray]:
@@ -94,15 +95,6 @@ def _single(outputs: Values, targets: np.ndarray) -> Values:
     f = outputs.isel(output=0).transpose(..., "test_sample")
     wrong = (f * targets[:, 0] <= 0).mean("test_sample")
     return wrong.where(f.notnull().all("test_sample")).mean("seed")
-
-
-def _average(outputs: Values, targets: np.ndarray) -> Values:
-    """The error of the averaged function."""
-    return ensemble_error(outputs, targets)
-
-
-def _drift(error: Values) -> float:
-    return float(error.isel(width=0) - error.isel(width=-1))
 
 
 def _slope(outputs: Values) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 
 from ...observe import half_loss_time
 from ...plot import collapse, COLORS
-from .._claim import Claim, Claims, mean_over, Measured
+from .._claim import Claim, Claims, mean_over
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Values
 from .._geiger import (
     ALPHA_TESTS,
@@ -75,11 +75,11 @@ class Figure(AbstractFigure):
         logs, lazy = logarithm(change), data["flow"]["loss"].sel(alpha=LAZY).sel(t=1.0, method="nearest")
         moved, slow, fast = "change of the kernel", "feature learning", "lazy"
         said = f"(a) Exponent of alpha in the {moved}, {slow} (eq. 9)."
-        yield Claim(said, "-1.7", (-1.9, -1.5), *_alpha(change, FEATURE))
+        yield Claim(said, "-1.7", (-1.9, -1.5), *power(change.sel(alpha=FEATURE), "alpha"))
         said = f"(a) Exponent of alpha in the {moved}, {fast}."
-        yield Claim(said, "-1", (-1.1, -0.9), *_alpha(change, LAZY))
+        yield Claim(said, "-1", (-1.1, -0.9), *power(change.sel(alpha=LAZY), "alpha"))
         said = f"(a) Exponent of h in the {moved}, {fast}."
-        yield Claim(said, "-1/2 as printed; -1 as corrected", (-1.15, -0.85), *_width(change, LAZY))
+        yield Claim(said, "-1/2 as printed; -1 as corrected", (-1.15, -0.85), *power(change.sel(alpha=LAZY), "width"))
         together = over_seeds(lambda one: collapsing_power(one.mean("seed")), logs)
         yield Claim("(a) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *together)
         said = (
@@ -91,19 +91,12 @@ class Figure(AbstractFigure):
         yield Claim("(b) The lazy loss is that of any alpha: largest difference at t = 1.", "0", (-0.03, 0.03), *gap)
         gap = mean_over((lazy.max("width") - lazy.min("width")).max("alpha"))
         yield Claim("(b) Nor does it depend on h: largest difference at t = 1.", "0", (-0.03, 0.03), *gap)
-        for exponent, paper, accepted, of in (("alpha", "1", (0.9, 1.1), _alpha), ("h", "1/2", (0.35, 0.65), _width)):
-            said = f"(c) Exponent of {exponent} in t1, {slow} (eq. 10)."
-            yield Claim(said, paper, accepted, *of(half, FEATURE))
+        for axis, name, paper, accepted in (("alpha", "alpha", "1", (0.9, 1.1)), ("width", "h", "1/2", (0.35, 0.65))):
+            said = f"(c) Exponent of {name} in t1, {slow} (eq. 10)."
+            yield Claim(said, paper, accepted, *power(half.sel(alpha=FEATURE), axis))
         for name, times in (("t1", half), ("t2", end)):
-            yield Claim(f"(c) Exponent of alpha in {name}, {fast}.", "0", (-0.05, 0.05), *_alpha(times, LAZY))
-
-
-def _alpha(values: Values, regime: slice) -> Measured:
-    return power(values.sel(alpha=regime), "alpha")
-
-
-def _width(values: Values, regime: slice) -> Measured:
-    return power(values.sel(alpha=regime), "width")
+            said = f"(c) Exponent of alpha in {name}, {fast}."
+            yield Claim(said, "0", (-0.05, 0.05), *power(times.sel(alpha=LAZY), "alpha"))
 
 
 def _change(data: Data) -> Values:

@@ -60,15 +60,8 @@ class Figure(AbstractFigure):
             figure.colorbar(ax.images[0], ax=ax, label=r"$\Theta$", shrink=0.8)
         a.set_ylabel("test sample, $y = 1$ first")
         for (name, cells), color, marker in zip(errors.items(), COLORS, MARKERS, strict=False):
-            c.errorbar(
-                cells["width"],
-                *bars(cells),
-                color=color,
-                marker=marker,
-                ms=4,
-                lw=1.0,
-                label=name,
-            )
+            style = {"color": color, "marker": marker, "ms": 4, "lw": 1.0, "label": name}
+            c.errorbar(cells["width"], *bars(cells), **style)
         c.set(ylabel="test error", title="(c)")
         width_axis(c, trained["width"].values)
         c.legend(frameon=False, fontsize=7)

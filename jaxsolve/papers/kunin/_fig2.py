@@ -9,12 +9,12 @@ from diffrax import Tsit5
 from jaxtyping import Float
 
 from ...dynamics import GradientFlow
-from ...observe import kernel, loss, neuron_direction, neuron_radius
+from ...observe import kernel
 from ...plot import COLORS
 from ...theory import neurons_preconditioner, SingleNeuronFlow
 from .._claim import Claim, Claims, NEGATIVE
 from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
-from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, REGIMES, WHITENED
+from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, REGIMES, WATCHED, WHITENED
 
 
 TIMES = np.append(np.linspace(0, 20, 201), 100.0)
@@ -28,7 +28,7 @@ class Figure(AbstractFigure):
     hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
-        watched = [neuron_radius(), neuron_direction(), loss(), kernel()]
+        watched = [*WATCHED, kernel()]
         axes = {"delta": np.array(DELTAS)}
         flow = GradientFlow(Tsit5(), rtol=1e-8, atol=1e-10)
         return {

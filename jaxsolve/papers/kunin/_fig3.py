@@ -9,11 +9,11 @@ from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
 from ...kernels import distance_matrix
-from ...observe import kernel, kernel_distance, loss, neuron_direction, neuron_radius
+from ...observe import kernel, kernel_distance
 from ...theory import SingleNeuronFlow
 from .._claim import ABOVE_ONE, Claim, Claims, NEGATIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
-from .._kunin_neuron import DELTAS, REGIMES, WHITENED
+from .._kunin_neuron import DELTAS, REGIMES, WATCHED, WHITENED
 
 
 TIMES = np.linspace(0, 20, 201)
@@ -27,7 +27,7 @@ class Figure(AbstractFigure):
     hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
-        watched = [neuron_radius(), neuron_direction(), loss(), kernel_distance(), kernel()]
+        watched = [*WATCHED, kernel_distance(), kernel()]
         axes, flow = {"delta": np.array(DELTAS)}, GradientFlow(Tsit5(), rtol=1e-8, atol=1e-10)
         theory = runs.sweep("theory", WHITENED, axes, SingleNeuronFlow(), TIMES, observe=watched)
         return {"theory": theory, "flow": runs.sweep("flow", WHITENED, axes, flow, TIMES, observe=watched)}

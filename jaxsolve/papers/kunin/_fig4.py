@@ -6,11 +6,10 @@ import numpy as np
 from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
-from ...observe import loss, neuron_direction, neuron_radius
 from ...theory import implicit_bias, single_neuron_limit, SingleNeuronPotential
 from .._claim import Claim, Claims, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
-from .._kunin_neuron import beta, DELTAS, draw_loss, LOW_RANK
+from .._kunin_neuron import beta, DELTAS, draw_loss, LOW_RANK, WATCHED
 
 
 TIMES = np.concatenate([[0.0], np.geomspace(0.02, 20, 100), [40.0, 100.0, 400.0]])
@@ -26,8 +25,8 @@ class Figure(AbstractFigure):
 
     def run(self, runs: Runs) -> Data:
         axes = {"delta": np.array([EXTREMES[0], *DELTAS, EXTREMES[1]])}
-        watched, flow = [neuron_radius(), neuron_direction(), loss()], GradientFlow(Tsit5(), rtol=1e-8, atol=1e-10)
-        return {"flow": runs.sweep("flow", LOW_RANK, axes, flow, TIMES, observe=watched)}
+        flow = GradientFlow(Tsit5(), rtol=1e-8, atol=1e-10)
+        return {"flow": runs.sweep("flow", LOW_RANK, axes, flow, TIMES, observe=WATCHED)}
 
     def draw(self, figure: Picture, data: Data) -> None:
         from matplotlib import colormaps
@@ -58,7 +57,8 @@ class Figure(AbstractFigure):
         ends = beta(data["flow"]).isel(t=-1)
         deltas = [float(delta) for delta in ends["delta"]]
         theory = np.array([_end(delta) for delta in deltas])
-        potential = [implicit_bias(SingleNeuronPotential(np.array(LOW_RANK.beta_0), d), *_data()) for d in deltas]
+        x, y, beta_0 = (np.array(part) for part in LOW_RANK)
+        potential = [implicit_bias(SingleNeuronPotential(beta_0, delta), x, y) for delta in deltas]
         places = [_place(end) for end in ends.values]
         low, high = _place(_end(-inf)), _place(_end(inf))
         wide = abs(high - low)
@@ -75,10 +75,6 @@ class Figure(AbstractFigure):
         yield Claim(said, "0", (0, 0.05), abs(places[0] - low) / wide)
         said = "From one to the other it moves monotonically: least step to the next delta, towards the lazy one."
         yield Claim(said, *POSITIVE, float((np.diff(places) * np.sign(high - low)).min()))
-
-
-def _data() -> tuple[np.ndarray, np.ndarray]:
-    return np.array(LOW_RANK.x), np.array(LOW_RANK.y)
 
 
 def _end(delta: float) -> np.ndarray:

@@ -18,7 +18,7 @@ from ...plot import COLORS
 from ...until import loss_fraction
 from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
-from .._images import halved, images
+from .._images import pictures
 
 
 ALPHAS = by_scale([0.1, 1.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0])
@@ -44,11 +44,9 @@ class Figure(AbstractFigure):
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
-        sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale]}
-        digits = images(Images.MNIST, runs.scale, flatten=False, key=jax.random.key(0), **sizes)
+        digits = pictures(Images.MNIST, runs.scale, SAMPLES, TESTS, halvings=1)
         descent = Descent(optax.sgd(RATE), until=loss_fraction(LEFT), max_steps=100_000)
         watched = [loss(), test_accuracy(), test_kernel_distance()]
-        digits = halved(digits) if runs.scale is Scale.SMALL else digits
         axes = {"alpha": ALPHAS[runs.scale], "seed": range(SEEDS[runs.scale])}
         return {"runs": runs.sweep("runs", _Networks(digits), axes, descent, [0.0, inf], observe=watched)}
 

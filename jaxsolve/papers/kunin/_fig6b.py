@@ -19,7 +19,7 @@ from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import bars, Claim, Claims, exponent, mean_over, NEGATIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
-from .._images import halved, images
+from .._images import pictures
 
 
 ALPHAS = by_scale([0.1, 1.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0])
@@ -49,9 +49,7 @@ class Figure(AbstractFigure):
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
-        sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale]}
-        data = images(Images.CIFAR10, runs.scale, flatten=False, key=jax.random.key(0), **sizes)
-        data = halved(halved(data)) if runs.scale is Scale.SMALL else data
+        data = pictures(Images.CIFAR10, runs.scale, SAMPLES, TESTS, halvings=2)
         batch = BATCH[runs.scale]
         steps = EPOCHS[runs.scale] * (SAMPLES[runs.scale] // batch)
         sgd = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)

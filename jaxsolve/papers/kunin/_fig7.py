@@ -10,12 +10,11 @@ from jaxtyping import Array
 
 from ..._core import Problem
 from ...dynamics import GradientFlow
-from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import SingleNeuronFlow
 from .._claim import ABOVE_ONE, Claim, Claims
 from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
-from .._kunin_neuron import beta, neuron, WHITENED
+from .._kunin_neuron import beta, neuron, WATCHED, WHITENED
 
 
 TARGET = (1.0, 0.25)
@@ -44,14 +43,11 @@ class Figure(AbstractFigure):
     hours = by_scale(0.01, 0.01)
 
     def run(self, runs: Runs) -> Data:
-        watched = [neuron_radius(), neuron_direction(), loss()]
-        axes, flow = (
-            {"delta": np.array(DELTAS), "nudge": np.array(NUDGES)},
-            GradientFlow(Tsit5(), rtol=1e-9, atol=1e-12),
-        )
+        axes = {"delta": np.array(DELTAS), "nudge": np.array(NUDGES)}
+        flow = GradientFlow(Tsit5(), rtol=1e-9, atol=1e-12)
         return {
-            "theory": runs.sweep("theory", _Neurons(), axes, SingleNeuronFlow(), TIMES, observe=watched),
-            "flow": runs.sweep("flow", _Neurons(), axes, flow, TIMES, observe=watched),
+            "theory": runs.sweep("theory", _Neurons(), axes, SingleNeuronFlow(), TIMES, observe=WATCHED),
+            "flow": runs.sweep("flow", _Neurons(), axes, flow, TIMES, observe=WATCHED),
         }
 
     def draw(self, figure: Picture, data: Data) -> None:

@@ -11,12 +11,11 @@ from jaxtyping import Array
 
 from ..._core import Problem
 from ...dynamics import GradientFlow
-from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS
 from ...theory import ReducedNeuron
 from .._claim import Claim, Claims
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
-from .._kunin_neuron import beta, Neurons, WHITENED
+from .._kunin_neuron import beta, Neurons, WATCHED, WHITENED
 
 
 TARGET = (0.5, 0.5)
@@ -42,8 +41,8 @@ class Figure(AbstractFigure):
 
     def run(self, runs: Runs) -> Data:
         axes = {"delta": np.array(DELTAS), "length": LENGTHS, "angle": ANGLES}
-        watched, flow = [neuron_radius(), neuron_direction(), loss()], GradientFlow(Tsit5(), rtol=1e-7, atol=1e-10)
-        return {"flow": runs.sweep("flow", _Neurons(), axes, flow, TIMES, observe=watched)}
+        flow = GradientFlow(Tsit5(), rtol=1e-7, atol=1e-10)
+        return {"flow": runs.sweep("flow", _Neurons(), axes, flow, TIMES, observe=WATCHED)}
 
     def draw(self, figure: Picture, data: Data) -> None:
         axes = figure.subplots(2, 4, sharex=True, sharey=True)

@@ -18,7 +18,7 @@ from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
-from .._images import halved, images
+from .._images import pictures
 
 
 SIGMAS = [0.5, 1.0, 2.0, 4.0]
@@ -44,8 +44,7 @@ class Figure(AbstractFigure):
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
-        sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale]}
-        data = images(Images.CIFAR10, runs.scale, flatten=False, key=jax.random.key(0), **sizes)
+        data = pictures(Images.CIFAR10, runs.scale, SAMPLES, TESTS, halvings=1)
         small, batch = runs.scale is Scale.SMALL, BATCH[runs.scale]
         steps = EPOCHS[runs.scale] * (SAMPLES[runs.scale] // batch)
         sgd = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
@@ -58,7 +57,7 @@ class Figure(AbstractFigure):
         )
         axes = {"sigma": SIGMAS, "seed": range(SEEDS[runs.scale])}
         watched = [accuracy(), test_accuracy(), Observable("norm", _norm, Quantity.PARAMS, ())]
-        problems = _Problems(WIDTHS[runs.scale], halved(data) if small else data)
+        problems = _Problems(WIDTHS[runs.scale], data)
         return {"runs": runs.sweep("runs", problems, axes, descent, [0.0, steps], observe=watched)}
 
     def draw(self, figure: Picture, data: Data) -> None:

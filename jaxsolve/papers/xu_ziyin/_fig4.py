@@ -12,17 +12,8 @@ from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
-from .._image_classifier import (
-    classifier,
-    COMPONENTS,
-    descent,
-    EPOCHS,
-    SAMPLES,
-    ten_classes,
-    TwoLayerScaling,
-    WATCHED,
-)
+from .._figure import AbstractFigure, by_scale, Data, Picture, Runs
+from .._image_classifier import classifier, RATE, SETTING, ten_classes, trained, TwoLayerScaling
 
 
 LEAST = 32  # the width at which both models of a pair are one
@@ -38,7 +29,6 @@ MODELS = {
 PAIRS = [("mean field", "NTK"), ("Kaiming+", "Kaiming-"), ("Xavier+", "Xavier-")]
 WIDTHS = by_scale([LEAST, 128, 512], [LEAST, 128, 512, 2048], [LEAST, 128, 512, 2048, 8192])
 SEEDS = by_scale(4, 5, 3)
-RATE = 4.0
 AXIS = "gamma_eta_c_gamma_c_u_c_w_c_eta_u"
 MOVES = -0.25  # the exponent of the width above which weights go on moving
 
@@ -47,8 +37,7 @@ class Figure(AbstractFigure):
     title = "Figure 4: two-layer ReLU networks on CIFAR-10 in both phases, from three starts"
     ours = (
         f"Pairs agree at width {LEAST}, SGD of rate {RATE:g} times the scaling's own: the paper's widths, prefactors "
-        f"and rates are lost. At small scale {SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal "
-        f"components for {EPOCHS[Scale.SMALL]} epochs."
+        f"and rates are lost. {SETTING}"
     )
     size = (6.8, 2.8)
     hours = by_scale(0.03, 10.0, 5000.0)
@@ -64,8 +53,7 @@ class Figure(AbstractFigure):
             **{f"c_{field}": read(field) for field in ("gamma", "u", "w", "eta_u")},
         )
         axes = [models, {"width": WIDTHS[runs.scale], "seed": range(SEEDS[runs.scale])}]
-        dynamics, ts = descent(runs.scale, RATE)
-        return {"runs": runs.sweep("runs", _Problems(ten_classes(runs.scale)), axes, dynamics, ts, observe=WATCHED)}
+        return {"runs": trained(runs, _Problems(ten_classes(runs.scale)), axes)}
 
     def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"]

@@ -11,17 +11,8 @@ from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
-from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs, Scale
-from .._image_classifier import (
-    classifier,
-    COMPONENTS,
-    descent,
-    EPOCHS,
-    SAMPLES,
-    ten_classes,
-    TwoLayerScaling,
-    WATCHED,
-)
+from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs
+from .._image_classifier import classifier, RATE, SETTING, ten_classes, trained, TwoLayerScaling
 
 
 WIDTH = 128
@@ -29,7 +20,6 @@ WIDTH = 128
 MODELS = {"balanced, $c_u = c_w = 1$": (1.0, 1.0), "$c_u = 0, c_w = 1$": (0.0, 1.0), "$c_u = 1, c_w = 0$": (1.0, 0.0)}
 KAPPAS = [1.0, 10.0, 100.0, 1000.0]
 SEEDS = by_scale(4, 5, 3)
-RATE = 4.0
 AXIS = "c_u_c_w"
 
 
@@ -37,8 +27,7 @@ class Figure(AbstractFigure):
     title = "Figure 5: a two-layer ReLU network of fixed width on CIFAR-10 in both phases"
     ours = (
         f"Width {WIDTH}, kappa and its exponents, SGD of rate {RATE:g} times the scaling's own: the paper's values are "
-        f"lost. At small scale {SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal components for "
-        f"{EPOCHS[Scale.SMALL]} epochs."
+        f"lost. {SETTING}"
     )
     size = (7.0, 2.7)
     hours = by_scale(0.03, 3.0, 500.0)
@@ -47,8 +36,7 @@ class Figure(AbstractFigure):
     def run(self, runs: Runs) -> Data:
         models = Zip(c_u=[u for u, _ in MODELS.values()], c_w=[w for _, w in MODELS.values()])
         axes = [models, {"kappa": KAPPAS, "seed": range(SEEDS[runs.scale])}]
-        dynamics, ts = descent(runs.scale, RATE)
-        return {"runs": runs.sweep("runs", _Problems(ten_classes(runs.scale)), axes, dynamics, ts, observe=WATCHED)}
+        return {"runs": trained(runs, _Problems(ten_classes(runs.scale)), axes)}
 
     def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"]
