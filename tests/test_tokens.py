@@ -13,7 +13,7 @@ import pytest
 import jaxsolve as js
 
 from .cases import eps
-from .inside import problems
+from .inside import equations, problems
 
 
 VOCABULARY, LENGTH = 7, 4
@@ -226,6 +226,15 @@ def test_outputs_that_are_too_large_are_made_a_few_at_a_time(monkeypatch):
         assert found.at_once == (held // (LENGTH * VOCABULARY))
     for whole, parts in zip(*ways, strict=True):
         np.testing.assert_allclose(parts, whole, rtol=eps(100), atol=eps(10))
+
+
+def test_the_loss_of_zero_makes_no_outputs():
+    """Zeros for all samples are a constant, through which the compiler would compute, for seconds with GPT-2."""
+    found = problem()
+    np.testing.assert_allclose(found.loss_of_zero, np.log(VOCABULARY), rtol=eps(10))
+    made = lambda f: max(v.aval.size for e in equations(eqx.filter_make_jaxpr(f)(found)[0]) for v in e.outvars)
+    assert made(lambda p: p.loss_of_zero) < found.y.size * VOCABULARY
+    assert made(lambda p: p.objective(p.params)) >= found.y.size * VOCABULARY
 
 
 @pytest.mark.slow

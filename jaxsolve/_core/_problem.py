@@ -351,9 +351,7 @@ class Problem(eqx.Module):
     @property
     def loss_of_zero(self) -> Float[Array, ""]:
         """The training loss of f = 0: the scale of the targets."""
-        n = samples_in(self.x)
-        if n <= self.at_once:
-            return self.loss.value(jnp.zeros((n, self.out_size), self.dtype), self.y)
+        # Of one sample's zeros: those of all would be a constant, through which the compiler computes for seconds.
         return self._average(lambda x, y, initial: self.loss.pointwise(jnp.zeros(self.out_size, self.dtype), y))
 
     def _average(self, of_sample: Callable[..., Float[Array, ""]]) -> Float[Array, ""]:
