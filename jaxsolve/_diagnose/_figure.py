@@ -1,5 +1,6 @@
 """The picture of a diagnosis."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
@@ -114,7 +115,8 @@ def _loss(ax: Any, history: Arrays) -> None:
         if name in history:
             end = history[name][-1]
             ax.plot(steps[-1], end, color=COLORS[index], marker="x", ms=7, mew=1.6, ls="", label=label, clip_on=False)
-    if np.all(history["loss"] > 0):
+    low, high = ax.dataLim.intervaly
+    if high > 10 * low > 0:  # a logarithmic axis has numbers at powers of ten alone
         ax.set_yscale("log")
     ax.set(ylabel="loss", title="It trains")
     _legend(ax)
@@ -213,6 +215,8 @@ def _shares(ax: Any, start: np.ndarray, now: np.ndarray) -> None:
 
 
 def _short(name: str) -> str:
+    """The end of a name, without the brackets and quotes of dicts: "h.0.attn.c_attn"."""
+    name = re.sub(r"\['(.*?)'\]", r".\1", name)
     return name if len(name) <= 22 else "..." + name[-20:]
 
 

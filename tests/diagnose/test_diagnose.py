@@ -1,5 +1,7 @@
 """`js.diagnose`: every number against dense Jacobians and formulas, and verdicts on networks of known regime."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -269,6 +271,17 @@ def test_the_report_in_every_form(sides, tmp_path):
         rich["speed"]
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         rich.save(tmp_path / "nowhere" / "page.html")
+
+
+def test_the_picture_has_numbers_at_a_loss_that_hardly_falls_and_tells_layers_apart(moved):
+    """A logarithmic axis has none within a decade, and the names of a module's dicts may end alike."""
+    report, _ = moved
+    names = tuple(f"params['transformer']['h']['{k}']['attn']['c_attn']" for k in range(len(report.groups)))
+    of = lambda loss: dataclasses.replace(report, groups=names, history=report.history | {"loss": np.array(loss)})
+    axes = of([4.2, 2.9]).plot().axes
+    assert [axes[0].get_yscale(), of([1.0, 0.01]).plot().axes[0].get_yscale()] == ["linear", "log"]
+    labels = [label.get_text() for label in axes[4].get_yticklabels()]
+    assert labels == [f"...rmer.h.{k}.attn.c_attn" for k in range(len(names))]
 
 
 def test_test_losses_of_the_network_and_its_linearization(sides):
