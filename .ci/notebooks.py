@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -32,7 +33,14 @@ def write(script: Path, *, execute: bool) -> None:
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         cell["id"], cell["metadata"] = f"cell-{number}", {}
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _progress(output)]
     nbformat.write(notebook, script.with_suffix(".ipynb"))
+
+
+def _progress(output: Any) -> bool:
+    """True for what a diagnosis says on stderr of the seconds that it takes."""
+    return output.get("name") == "stderr" and all(line.startswith("diagnose: ") for line in output.text.splitlines())
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import jupytext
@@ -21,14 +22,18 @@ EXPECTED = {
     "accelerator",
     "diagnose",
     "exact",
+    "gpt2_torch",
     "hyperparameters",
     "limits",
+    "nnx_transformer",
     "quickstart",
     "silent_alignment",
     "upstream_downstream",
+    "vision",
     "width_and_scale",
     "your_model",
 }
+WITH_TORCH = {"gpt2_torch"}  # `.ci/run torch` runs these
 MOST_SECONDS = 2 * 180  # of processor time: a notebook is to take less than three minutes on two cores
 # Run after the cells: a notebook needs only what jaxsolve itself installs.
 AFTER = """
@@ -60,6 +65,8 @@ def test_all_notebooks_are_there():
 @pytest.mark.slow
 @EACH
 def test_notebook_runs(notebook, tmp_path):
+    if notebook.stem in WITH_TORCH and not (find_spec("torch") and find_spec("transformers")):
+        pytest.skip("it needs torch and transformers")
     code = "\n".join("".join(cell["source"]) for cell in cells(notebook)) + AFTER
     before = os.times()
     done = subprocess.run(
