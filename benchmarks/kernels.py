@@ -18,8 +18,7 @@ import numpy as np
 import psutil
 
 import jaxsolve as js
-from jaxsolve.kernels import NeuralTangentsUnavailable
-from jaxsolve.kernels.wide import _neural_tangents as door
+from jaxsolve.kernels import neural_tangents, NeuralTangentsUnavailable
 
 from ._foreign import dense, FOREIGN, ours as foreign_ours, theirs as foreign_theirs
 from ._neural_tangents_server import Contestant, ntk, Remote, Server, structured_server
@@ -174,7 +173,7 @@ def of_case(
 def _current_rivals(where: str, weights: Any, x: Any, left_out: dict[str, str]) -> list[Contestant]:
     """neural-tangents on this JAX, in every way that works and has not yet lost clearly."""
     try:
-        nt = door.load()
+        nt = neural_tangents()
     except NeuralTangentsUnavailable as error:
         print(f"  neural-tangents on this JAX was not measured: {error}")
         return []
@@ -274,7 +273,7 @@ def take_turns(
 def _foreign(name: str) -> Iterator[Row]:
     print(f"\n{name}, float32: {FOREIGN[name].__doc__}")
     try:
-        nt = door.load()
+        nt = neural_tangents()
     except NeuralTangentsUnavailable as error:
         print(f"  neural-tangents on this JAX was not measured: {error}")
         return

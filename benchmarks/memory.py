@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import psutil
 
 import jaxsolve as js
-from jaxsolve.kernels import NeuralTangentsUnavailable
-from jaxsolve.kernels.wide import _neural_tangents as door
+from jaxsolve.kernels import neural_tangents, NeuralTangentsUnavailable
 
 from . import kernels, limits
 from ._flow_rivals import reference_problem
@@ -38,7 +37,7 @@ def main(*, quick: bool) -> Iterator[Row]:
     """All of them, in the quick part as well."""
     rivals = {"the full Jacobian by jax.vmap(jax.grad)": "jacobian"}
     try:
-        door.load()
+        neural_tangents()
         rivals["JACOBIAN_CONTRACTION of neural-tangents"] = "contraction"
     except NeuralTangentsUnavailable as error:
         print(f"neural-tangents was not measured: {error}")
@@ -139,7 +138,7 @@ def _sweep(store: str) -> object:
 WAYS: dict[str, Callable[..., object]] = {
     "empirical": _empirical,
     "jacobian": _jacobian,
-    "contraction": lambda: jax.jit(ntk(door.load(), "JACOBIAN_CONTRACTION", vmap_axes=0))(*_net()[1:]),
+    "contraction": lambda: jax.jit(ntk(neural_tangents(), "JACOBIAN_CONTRACTION", vmap_axes=0))(*_net()[1:]),
     "FunctionSpace": lambda: js.solve(reference_problem(1.0), js.GradientFlow(FUNCTION_SPACE), 100.0).observed,
     "Tsit5": lambda: js.solve(reference_problem(1.0), js.GradientFlow(diffrax.Tsit5()), 100.0).observed,
     "RichLimit": lambda: LINEAR.solve(LINEAR.problem("linear")),

@@ -2,6 +2,7 @@
 
 from .finite._check import check as check
 from .finite._empirical import empirical as empirical, memory_estimate as memory_estimate, unit_rates as unit_rates
+from .finite._nngp import empirical_nngp as empirical_nngp
 from .finite._projected import Projected as Projected
 from .matrices._classes import class_kernel as class_kernel, class_means as class_means
 from .matrices._features import features as features
@@ -36,4 +37,7 @@ from .operators._matrix_free import (
     NTKOperator as NTKOperator,
 )
 from .wide._infinite import infinite as infinite
-from .wide._neural_tangents import NeuralTangentsUnavailable as NeuralTangentsUnavailable
+from .wide._neural_tangents import (
+    neural_tangents as neural_tangents,
+    NeuralTangentsUnavailable as NeuralTangentsUnavailable,
+)

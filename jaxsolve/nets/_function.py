@@ -24,6 +24,8 @@ class Function(eqx.Module):
     Arguments:
         f: maps parameters and one sample to its outputs, shape (c,) or another one. What does not train is closed over.
         params: a pytree of floating-point arrays and numbers; an Equinox module as well.
+        kernel_fn: `kernel_fn(x1, x2, ("nngp", "ntk"))` of its infinite width as neural-tangents has it, for
+            `js.kernels.infinite`; None where there is none.
 
     Example:
         >>> params = {"w": jnp.ones((1, 2)), "b": jnp.zeros(1)}
@@ -37,12 +39,13 @@ class Function(eqx.Module):
 
     f: Callable[[PyTree, Any], Array] = eqx.field(static=True)  # a function
     params: PyTree
+    kernel_fn: Callable[..., Any] | None = eqx.field(static=True)  # a function
 
-    def __init__(self, f: Any, params: PyTree):
+    def __init__(self, f: Any, params: PyTree, *, kernel_fn: Callable[..., Any] | None = None):
         if not callable(f):
             raise TypeError(f"f must be a function f(params, x) of one sample, got {describe(f)}")
         function: Any = f
-        self.f, self.params = function, _as_arrays(params)
+        self.f, self.params, self.kernel_fn = function, _as_arrays(params), kernel_fn
 
     def __call__(self, x: Any) -> Any:
         """The output for one sample, as f returns it."""
@@ -157,6 +160,36 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
     return Function(Call(_haiku, transformed, (key,) if randomly else ()), params)
 
 
+def from_stax(network: Any, params: Any, **options: Any) -> Function:
+    """A network of `neural_tangents.stax` as a network of one sample, which knows its kernels of infinite width.
+
+    So `js.kernels.infinite` and `js.InfiniteWidth` serve what neural-tangents does: pooling, any padding, attention,
+    layer normalization, products and concatenations of branches. `js.kernels.neural_tangents()` imports it.
+
+    Arguments:
+        network: `(init_fn, apply_fn, kernel_fn)`, as a layer of stax or `stax.serial` returns it.
+        params: of `_, params = init_fn(key, (-1, *shape))`.
+        options: for `apply_fn`, such as `rng=key` for dropout, a key that stays.
+
+    Raises:
+        TypeError: the network is no such triple.
+
+    Example:
+        >>> stax = js.kernels.neural_tangents().stax
+        >>> network = stax.serial(stax.Flatten(), stax.Dense(8), stax.Erf(), stax.Dense(1))
+        >>> _, params = network[0](jax.random.key(0), (-1, 2, 2))
+        >>> net = js.nets.from_stax(network, params)
+        >>> x = jnp.ones((3, 2, 2))
+        >>> js.kernels.empirical(net, x, trace=True).ntk.shape, js.kernels.infinite(net, x).ntk.shape
+        ((3, 3), (3, 3))
+    """
+    if not (isinstance(network, tuple) and len(network) == 3 and all(map(callable, network))):
+        raise TypeError(
+            f"network must be (init_fn, apply_fn, kernel_fn) of neural_tangents.stax, got {describe(network)}"
+        )
+    return Function(Call(_stax, network[1], options), params, kernel_fn=network[2])
+
+
 def _linen(params: PyTree, x: Any, module: Any, fixed: dict[str, Any], options: dict[str, Any]) -> Any:
     return module.apply({"params": params, **fixed}, x, **options)
 
@@ -169,6 +202,12 @@ def _nnx(params: PyTree, x: Any, graph: Any, rest: Any) -> Any:
 
 def _haiku(params: PyTree, x: Any, transformed: Any, key: tuple[Any, ...]) -> Any:
     return transformed.apply(params, *key, x)
+
+
+def _stax(params: PyTree, x: Any, apply_fn: Any, options: dict[str, Any]) -> Any:
+    # The rules of promotion that it was written for, whatever the user's are.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return apply_fn(params, x[None], **options)[0]
 
 
 class Call:

@@ -455,6 +455,6 @@ def test_bad_arguments(getkey, monkeypatch):
     def missing():
         raise door.NeuralTangentsUnavailable("neural-tangents is not installed")
 
-    monkeypatch.setattr(door, "load", missing)
+    monkeypatch.setattr(door, "neural_tangents", missing)
     with pytest.raises(kernels.NeuralTangentsUnavailable, match="is not installed"):
         kernels.infinite(net, inputs(getkey(), 7))

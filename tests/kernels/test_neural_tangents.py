@@ -7,7 +7,6 @@ import pytest
 
 from jaxsolve import FrozenKernel, kernels, nets, observe, Problem, solve
 from tests.cases import assert_fails, eps
-from tests.inside import neural_tangents as door
 from tests.processes import fresh
 
 
@@ -18,10 +17,9 @@ import jax, jax.core, jax.interpreters.ad
 rooms = (jax.core, jax.interpreters.ad)
 before = [{name: getattr(room, name) for name in dir(room)} for room in rooms]
 import jaxsolve
-from tests.inside import neural_tangents as door
 assert "neural_tangents" not in sys.modules
-nt = door.load()
-assert door.load() is nt
+nt = jaxsolve.kernels.neural_tangents()
+assert jaxsolve.kernels.neural_tangents() is nt
 for room, names in zip(rooms, before):
     assert all(getattr(room, name) is names[name] for name in names), room
 for name in "Jaxpr JaxprEqn Literal ShapedArray Value Var AbstractValue Primitive eval_context".split():
@@ -105,7 +103,7 @@ def test_its_kernels_and_predictions_are_those_of_docs_coming_from(getkey):
     problem = Problem(net, x, y)
     start = problem.outputs(problem.params)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        nt = door.load()
+        nt = kernels.neural_tangents()
         blocks = nt.empirical_ntk_fn(lambda params, x: problem.predict(params, x), trace_axes=())(
             x, None, problem.params
         )
@@ -127,5 +125,5 @@ def test_its_kernels_and_predictions_are_those_of_docs_coming_from(getkey):
 
 @pytest.mark.skipif("tensorflow" in sys.modules, reason="somebody else has imported TensorFlow")
 def test_nothing_here_has_imported_tensorflow():
-    door.load()
+    kernels.neural_tangents()
     assert "tensorflow" not in sys.modules

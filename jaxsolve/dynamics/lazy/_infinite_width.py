@@ -67,7 +67,9 @@ class InfiniteWidth(AbstractFixedKernel):
 
     def ntk(self, problem: Problem, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n m"]:
         """The eta-weighted NTK at infinite width."""
-        return kernels.infinite(problem.net, x1, x2, eta=problem.eta).ntk
+        # The rates of networks from elsewhere, such as those of stax, are 1.
+        eta = problem.eta if isinstance(problem.net, nets.AbstractLayered) else None
+        return kernels.infinite(problem.net, x1, x2, eta=eta).ntk
 
     def doubt(self, problem: Problem, final: View) -> str:
         del problem, final  # no gradients would tell; `kernels.infinite` estimates its own error

@@ -23,7 +23,7 @@ from ..finite._empirical import unit_rates
 from ..finite._inputs import check_inputs, check_rates
 from ._closed_forms import closed_form, jumps
 from ._duals import doubt, dual, expand, Sides
-from ._neural_tangents import stax
+from ._neural_tangents import kernel_fn_of, kernels_by, stax
 
 
 class InfiniteKernels(eqx.Module):
@@ -33,7 +33,8 @@ class InfiniteKernels(eqx.Module):
         nngp: covariance of the outputs at the start, gamma^2 included.
         error: an estimate of the largest error of `nngp` and `ntk` relative to their size, sqrt(K[i, i] K[j, j]), that
             the activations without closed form leave: of each the most that it may be, summed over the layers. 0 where
-            all are in closed form. Rounding is not in it.
+            all are in closed form, and NaN where neural-tangents gave the kernels, which estimates none. Rounding is
+            not in it.
     """
 
     nngp: Float[Array, "n m"]
@@ -79,10 +80,12 @@ def infinite(
 
     Arguments:
         net: a network of dense and convolutional layers, biases, activations, averages over the image and residual
-            branches (`js.nets.AbstractLayered`).
+            branches (`js.nets.AbstractLayered`); or `(init_fn, apply_fn, kernel_fn)` of `neural_tangents.stax`, or
+            `js.nets.from_stax` of it, whose kernels are what its kernel_fn returns, by its own parameterization.
         x1: inputs, shape (n, ...).
         x2: other inputs, shape (m, ...); None takes x1.
         eta: learning rates, as for `js.kernels.empirical`: `js.nets.rates(net)` drive f, None takes 1 everywhere.
+            Those of neural-tangents are 1.
 
     Example:
         >>> net = js.nets.MLP(
@@ -97,14 +100,22 @@ def infinite(
         TypeError: the network does not name its layers.
         ValueError: inputs do not fit the network, dtypes are mixed, or a layer has no limit in closed form: then it is
             named (normalizations; an activation of what is not Gaussian, as after the blocks of `ResNet18`),
-            or the network is padded. `.ntk` of the result: an activation jumps (sign, floor, round).
+            or the network is padded; eta is given for a network of neural-tangents. `.ntk` of the result: an activation
+            jumps (sign, floor, round).
         NeuralTangentsUnavailable: neural-tangents is missing or broken.
         MemoryError: the kernels do not fit into memory.
     """
+    kernel_fn = kernel_fn_of(net)
+    if kernel_fn is not None:
+        if eta is not None:
+            raise ValueError("neural-tangents knows no learning rates: leave eta out")
+        with memory_for("this kernel", "take fewer samples"):
+            nngp, ntk = jax.block_until_ready(kernels_by(kernel_fn, x1, x2))
+        return InfiniteKernels(nngp, jnp.full_like(nngp[0, 0], jnp.nan), ntk, "")
     if not isinstance(net, AbstractLayered):
         raise TypeError(
             f"the infinite width of {type(net).__name__} is not known: net must be one of the networks of "
-            f"jaxsolve.nets or another AbstractLayered, got {describe(net)}"
+            f"jaxsolve.nets, another AbstractLayered, or js.nets.from_stax(network, params), got {describe(net)}"
         )
     _require_limit(net)
     check_inputs(net, x1, x2)

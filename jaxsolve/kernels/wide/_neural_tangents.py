@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jaxtyping import Array
+
+from ..._checks import require_finite
+from ...nets import Function
 
 
 class NeuralTangentsUnavailable(ImportError):
@@ -64,10 +68,17 @@ def _old_ways() -> Iterator[None]:
         yield
 
 
-def load() -> types.ModuleType:
-    """Imports neural-tangents without TensorFlow.
+def neural_tangents() -> types.ModuleType:
+    """The module `neural_tangents`, where `import neural_tangents` fails: with names that JAX has removed.
 
-    `neural_tangents.experimental` needs TensorFlow and is replaced by an empty module.
+    `neural_tangents.experimental` needs TensorFlow and is replaced by an empty module. Networks of its `stax` become
+    those of this library by `js.nets.from_stax`.
+
+    Example:
+        >>> stax = js.kernels.neural_tangents().stax
+        >>> init_fn, apply_fn, kernel_fn = stax.serial(stax.Dense(8), stax.Erf(), stax.Dense(1))
+        >>> js.kernels.infinite((init_fn, apply_fn, kernel_fn), jnp.eye(2)).ntk.shape
+        (2, 2)
 
     Raises:
         NeuralTangentsUnavailable: it is not installed, or the installed JAX has broken it; names the versions.
@@ -101,7 +112,30 @@ def stax() -> Iterator[types.ModuleType]:
     Raises:
         NeuralTangentsUnavailable: it is missing or broken.
     """
-    module = load().stax
+    module = neural_tangents().stax
     with _old_ways(), jax.enable_checks(False):  # a derivative rule of its own takes another number of arguments
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             yield module
+
+
+def kernel_fn_of(net: Any) -> Callable[..., Any] | None:
+    """The function that gives a network's kernels by neural-tangents; None if it has none."""
+    if isinstance(net, Function):
+        return net.kernel_fn
+    return net[2] if isinstance(net, tuple) and len(net) == 3 and all(map(callable, net)) else None
+
+
+def kernels_by(kernel_fn: Callable[..., Any], x1: Array, x2: Array | None) -> tuple[Array, Array]:
+    """NNGP and NTK. Raises ValueError if there is not one number for each pair of samples, or inputs are not finite."""
+    for name, x in (("x1", x1), ("x2", x1 if x2 is None else x2)):
+        require_finite(x, name)
+    with stax():
+        found = kernel_fn(x1, x2, ("nngp", "ntk"))
+    if found.nngp.ndim != 2:
+        raise ValueError(
+            f"the outputs of this network are no vectors: its kernels have shape {found.nngp.shape}, not (n, m). "
+            "End it in stax.Flatten() or a global pooling, and stax.Dense"
+        )
+    if x2 is not None:
+        return found.nngp, found.ntk
+    return (found.nngp + found.nngp.T) / 2, (found.ntk + found.ntk.T) / 2
