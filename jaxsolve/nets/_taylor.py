@@ -1,0 +1,66 @@
+"""Networks as their Taylor series in the parameters."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from .._checks import describe, require_size
+from ._function import Call, Function
+from ._network import partition
+
+
+def taylor_expand(net: Any, degree: int) -> Function:
+    r"""The Taylor series of a network in its parameters, about where they are, as a network that starts there.
+
+    $f_0 + \sum_k \partial_\theta^k f [(\theta - \theta_0)^k] / k!$ up to k = degree: with degree 1 the linearized
+    network, whose training `js.FrozenKernel()` has in closed form, with degree 2 the first whose kernel moves.
+    Parameters and rates are those of the network. Kinks add nothing: relu is taken to be straight on either side.
+
+    Arguments:
+        net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
+        degree: 1 or more. The work grows like 2^degree.
+
+    Example:
+        >>> net = js.nets.Function(lambda w, x: jnp.exp(w * x)[None], jnp.zeros(()))
+        >>> quadratic = js.nets.taylor_expand(net, 2)
+        >>> there = jax.tree.map(lambda w: w + 1, quadratic)  # 1 + 1 + 1/2
+        >>> there(jnp.ones(())).tolist()
+        [2.5]
+
+    Raises:
+        TypeError: net is no network with parameters.
+        ValueError: degree is no whole number of 1 or more.
+
+    Reference:
+        @inproceedings{bai2020taylorized, author={Y. Bai and B. Krause and H. Wang and C. Xiong and R. Socher},
+          title={Taylorized training: Towards better approximation of neural network training at finite width},
+          year={2020}, note={arXiv 2002.04010}}
+    """
+    if not callable(net) or not jax.tree.leaves(partition(net)[0]):
+        raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
+    return Function(Call(_series, net, require_size(degree, "degree")), net)
+
+
+def _series(net: Any, x: Any, at: Any, degree: int) -> Array:
+    (params, rest), start = partition(net), partition(at)[0]
+    step = jax.tree.map(jnp.subtract, params, start)
+    terms = _derivatives(lambda p: eqx.combine(p, rest)(x), step, degree)(start)
+    return sum((term / math.factorial(k) for k, term in enumerate(terms[1:], 1)), terms[0])
+
+
+def _derivatives(f: Callable[[PyTree], Array], step: PyTree, degree: int) -> Callable[[PyTree], tuple[Array, ...]]:
+    """f and its first derivatives along a step."""
+    if degree == 0:
+        return lambda p: (f(p),)
+    lower = _derivatives(f, step, degree - 1)
+
+    def found(p):
+        values, slopes = jax.jvp(lower, (p,), (step,))
+        return *values, slopes[-1]
+
+    return found
