@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PyTree, Shaped
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Shaped
 
 from .. import kernels, nets
 from .._checks import (
@@ -36,7 +36,7 @@ from .._numerics import (
     warn_of_wrong_version,
 )
 from .._programs import both_ways, shape_and_rule
-from ..kernels._internal import coarsest, rows
+from ..kernels._internal import beside, coarsest, FeatureModel, read_like, rows
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, count, find_loss, fit
 from ..nets._internal import (
@@ -133,6 +133,58 @@ class Problem(eqx.Module):
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
         if self.initial is not None:
             _warn_of_cancellation(self, self.initial)
+
+    @classmethod
+    def from_kernel(
+        cls,
+        kernel: Float[ArrayLike, "n n"] | Float[ArrayLike, "n out n out"],
+        y: Any,
+        *,
+        start: Float[ArrayLike, "n out"],
+        test: tuple[Any, Any] | None = None,
+        start_test: Float[ArrayLike, "m out"] | None = None,
+        loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
+    ) -> "Problem":
+        """The problem of a model that is linear in its weights and has this kernel: training where only that is known.
+
+        Any dynamics trains it with any loss: df(x)/dt = -sum_i K(x, x_i) dL/df_i in gradient flow, and with momentum,
+        noise and steps as in a network. Its inputs are features K^(1/2) (`js.kernels.features`), so optimizers that
+        look at single parameters, such as Adam, see those. Of MSE and gradient flow alone, `js.kernels.linearized` is
+        the closed form.
+
+        Arguments:
+            kernel: on the training points, symmetric and positive semi-definite, (n, n) if it is the same for every
+                output, else (n, c, n, c).
+            y, loss: as for `Problem`.
+            start: outputs at t = 0, shape (n, c).
+            test: (kernel between test and training points, targets there), the kernel laid out like that of training.
+            start_test: outputs at t = 0 on the test points; None is 0.
+
+        Example:
+            >>> kernel, labels = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([0, 1])
+            >>> problem = js.Problem.from_kernel(
+            ...     kernel, labels, start=jnp.zeros((2, 2)), loss=js.losses.CrossEntropy()
+            ... )
+            >>> print(js.solve(problem, js.MomentumFlow(tau=0.1), [0.0, 10.0])["loss"].round(2))
+            [0.69 0.11]
+
+        Raises:
+            ValueError: shapes or dtypes do not fit, or the kernel is not symmetric or not positive semi-definite.
+        """
+        cross, y_test = (None, None) if test is None else read_pair(test)
+        found = kernels.features(kernel, cross)
+        n, blocks, _ = found.train.shape
+        start = as_array(start)
+        if start.ndim != 2 or len(start) != n or start.shape[1] < 1 or blocks not in (1, start.shape[1]):
+            outputs = "c" if blocks == 1 else blocks
+            raise ValueError(f"start must have shape ({n}, {outputs}) for this kernel, got {describe(start)}")
+        x = beside(found.train, read_like(start, start.shape, "start", found.train))
+        net = FeatureModel.at_start(x, start.shape[1])
+        if found.others is None:
+            return cls(net, x, y, loss=loss)
+        shape = len(found.others), start.shape[1]
+        f = jnp.zeros(shape, x.dtype) if start_test is None else read_like(start_test, shape, "start_test", x)
+        return cls(net, x, y, test=(beside(found.others, f), y_test), loss=loss)
 
     def _read(self, x: Any, y: Any, which: str) -> tuple[Inputs, Array]:
         leaves = jax.tree.leaves(self.params)

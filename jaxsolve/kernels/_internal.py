@@ -5,3 +5,5 @@ from .finite._check import coarsest as coarsest
 from .finite._finite import nonfinite_derivatives as nonfinite_derivatives
 from .finite._jacobian import LayeredJacobian as LayeredJacobian
 from .finite._projected import Trace as Trace
+from .matrices._features import beside as beside, FeatureModel as FeatureModel
+from .matrices._matrices import read_like as read_like

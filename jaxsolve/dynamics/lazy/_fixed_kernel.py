@@ -34,6 +34,7 @@ from ..._core import (
 )
 from ..._numerics import Inputs, nonzero
 from ..._results import RESULTS
+from ...kernels._internal import beside, FeatureModel
 from ...losses import MSE
 from ...until import AbstractCondition
 from .._approximation import AbstractApproximation
@@ -191,17 +192,6 @@ def _spectral_error(flow: Any, t: Array, cross: Kernel | None, test: Array | Non
     return jnp.maximum(error, jnp.max(flow.rounding(t, cross)) / nonzero(jnp.max(jnp.abs(test))))
 
 
-class _FeatureModel(eqx.Module):
-    """Linear in its weights: of one sample, the features of its outputs and behind them its outputs at the start."""
-
-    weights: Float[Array, "features columns"]
-
-    def __call__(self, x: Float[Array, "blocks features_and_columns"]) -> Float[Array, " out"]:
-        size = self.weights.shape[0]
-        # One block and a column for each output where all have one kernel; else a block for each output and one column.
-        return (x[:, :size] @ self.weights + x[:, size:]).ravel()
-
-
 class _Inputs(eqx.Module):
     """The data of a problem that a feature model sees.
 
@@ -316,10 +306,10 @@ def _inputs(source: AbstractFixedKernel, problem: Problem) -> _Inputs:
     # y - f for MSE. For other losses it takes the place of that: what the loss pulls at first.
     pull = -len(problem.y) * problem.loss.gradient(start, problem.y)
     spectrum = kernels.linearized(kernel, start + pull, start=start).spectrum  # of one decomposition, to XLA
-    train = _beside(train, start)
+    train = beside(train, start)
     if features.others is None:
         return _Inputs(train, None, spectrum)
-    return _Inputs(train, _beside(features.others, problem.test_outputs(problem.params)), spectrum)
+    return _Inputs(train, beside(features.others, problem.test_outputs(problem.params)), spectrum)
 
 
 @eqx.filter_jit
@@ -328,15 +318,9 @@ def _way_in_function_space(source: AbstractFixedKernel, flow: AbstractChoice, pr
     return jnp.asarray(flow.way(_model(problem, _inputs(source, problem)), ts))
 
 
-def _beside(features: Float[Array, "n blocks features"], outputs: Float[Array, "n out"]) -> Array:
-    return jnp.concatenate([features, outputs.reshape(*features.shape[:2], -1)], axis=2)
-
-
 def _model(problem: Problem, inputs: _Inputs) -> Problem:
     """The problem with a feature model as its network."""
-    columns = problem.out_size // inputs.train.shape[1]
-    # At weights of 0 it gives the outputs at the start, and its NTK is the kernel everywhere, as it is linear.
-    net = _FeatureModel(jnp.zeros((inputs.train.shape[2] - columns, columns), problem.dtype))
+    net = FeatureModel.at_start(inputs.train, problem.out_size)
     # Not a new problem: its targets have been read by the loss.
     fields = lambda p: (p.net, p.x, p.x_test, p.initial, p.initial_test, p.state)
     starts = jax.tree.map(jnp.zeros_like, (problem.initial, problem.initial_test))  # the model's outputs are what moves

@@ -3,6 +3,7 @@ r"""Features whose inner products are a kernel: a flow of outputs becomes one of
 import functools
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -61,6 +62,30 @@ def features(
         return Features(train, None)
     inverse = _power(True, modes.matrix, modes.values, modes.vectors)
     return Features(train, split(read_cross(cross, rows, y) @ inverse))
+
+
+class FeatureModel(eqx.Module):
+    """Linear in its weights: of one sample, the features of its outputs and behind them its outputs at the start."""
+
+    weights: Float[Array, "features columns"]
+
+    def __call__(self, x: Float[Array, "blocks features_and_columns"]) -> Float[Array, " out"]:
+        size = self.weights.shape[0]
+        # One block and a column for each output where all have one kernel; else a block for each output and one column.
+        return (x[:, :size] @ self.weights + x[:, size:]).ravel()
+
+    @classmethod
+    def at_start(cls, inputs: Float[Array, "n blocks features_and_columns"], outputs: int) -> "FeatureModel":
+        """At weights of 0: it gives the outputs at the start, and its NTK is the kernel everywhere, as it is linear."""
+        columns = outputs // inputs.shape[1]
+        return cls(jnp.zeros((inputs.shape[2] - columns, columns), inputs.dtype))
+
+
+def beside(
+    features: Float[Array, "n blocks features"], outputs: Float[Array, "n out"]
+) -> Float[Array, "n blocks features_and_columns"]:
+    """The inputs of a feature model."""
+    return jnp.concatenate([features, outputs.reshape(*features.shape[:2], -1)], axis=2)
 
 
 # A rule of its own: where eigenvalues are equal the power has a derivative, but eigenvectors have none.
