@@ -1,9 +1,9 @@
-"""Reads concrete values for checks, leaves traced ones alone, and tries what is not ours."""
+"""Reads concrete values for checks, and leaves traced ones alone."""
 
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,16 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-
-def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
-    """The value of a function, and None; or None, and what it raises.
-
-    For what is not ours and may raise anything: networks, activations and optimizers of users, other libraries.
-    """
-    try:
-        return function(*arguments), None
-    except Exception as error:
-        return None, error
+from ._attempt import attempt as attempt
 
 
 def concrete(value: Any) -> np.ndarray | None:

@@ -15,6 +15,7 @@ EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.rel
 
 # An arrow points to the importer; rooms on one line do not import each other.
 STEPS = (
+    ("_attempt",),
     ("_checks", "_extras", "_lazy", "_numerics", "_results"),
     ("_programs",),
     ("nets", "losses", "data"),

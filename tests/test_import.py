@@ -45,6 +45,29 @@ def test_what_was_loaded_is_seen():
     assert _loaded_after("import jaxsolve, xarray; jaxsolve.solve") >= {"jax", "equinox", "xarray", "pandas"}
 
 
+def test_the_command_starts_without_jax():
+    """JAX reads where programs are kept when it is imported, and a wrong path is refused before that."""
+    refused = """
+from jaxsolve.cli import main
+try:
+    main(["report", "absent.zarr"])
+except SystemExit as stop:
+    assert stop.code == 2
+"""
+    assert not _loaded_after(refused) & (CORE | HEAVY - {"rich"})
+
+
+def test_a_store_that_is_not_there_loads_no_library_for_stores():
+    refused = """
+import jaxsolve
+try:
+    jaxsolve.sweeps.load("absent.zarr")
+except FileNotFoundError:
+    pass
+"""
+    assert not _loaded_after(refused) & {"zarr", "xarray", "pandas"}
+
+
 def test_importing_does_nothing_else():
     """No write to jax.config, no change of a warning filter or of the environment, nothing printed, nothing heavy."""
     printed = fresh(f"""

@@ -47,13 +47,13 @@ def load(path: str | os.PathLike) -> "xarray.Dataset":
     Example:
         >>> data = js.sweeps.load("run.zarr")  # doctest: +SKIP
     """
+    path = Path(path)
+    if not path.exists():  # looked at first: the libraries take seconds to load
+        raise FileNotFoundError(f"there is no store at {path}")
     with needs("sweeps", "a store"):
         import xarray
         import zarr
 
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no store at {path}")
     odd = odd_entry(path)
     if odd is not None:
         raise ValueError(f"{path} holds {odd}, which no sweep makes and which may lead anywhere; remove it")
