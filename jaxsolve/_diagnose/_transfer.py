@@ -37,7 +37,8 @@ class TransferCheck:
             the loss.
         at_edge: whether that is the first or last of the rates, (widths,), so that the best one may lie beyond.
         octaves: octaves by which the best rate moves with every doubling of the width.
-        passed: whether its interval comes within 1/4 of 0 and is no wider than +- 1/2, with no width at an edge.
+        passed: whether its interval comes within 1/4 of 0. None where that is not known: it does, but is wider than
+            +- 1/2 or has no error, or a width has no best rate, or one at an edge.
         text: the verdict in words.
     """
 
@@ -47,7 +48,7 @@ class TransferCheck:
     best: np.ndarray
     at_edge: np.ndarray
     octaves: Slope
-    passed: bool
+    passed: bool | None
     text: str
 
     def __str__(self) -> str:
@@ -64,7 +65,8 @@ class TransferCheck:
         """The losses, with dimensions `width`, `rate` and `seed`."""
         data = {"loss": (("width", "rate", "seed"), self.losses), "best_rate": ("width", self.best)}
         coords = {"width": self.widths, "rate": self.rates}
-        return dataset(data, coords, {"passed": int(self.passed), "text": self.text})
+        passed = np.nan if self.passed is None else int(self.passed)
+        return dataset(data, coords, {"passed": passed, "text": self.text})
 
 
 # An interval wider than this on either side holds both muP and the standard scaling, and decides nothing.
@@ -98,7 +100,7 @@ def transfer_check(
 
     With muP it does (Yang et al. 2022); with the standard scaling the best rate of Adam falls like 1/width, an octave
     for every doubling. Counts as constant if the interval of 95 % comes within 1/4 of an
-    octave of 0, and undecided if it is wider than +- 1/2.
+    octave of 0, and as not known if it is wider than +- 1/2.
 
     Arguments:
         make_net, widths, x, y, loss: as for `js.coordinate_check`.
@@ -169,8 +171,10 @@ def transfer_check(
         octaves = Slope(float("nan"), float("nan"))
         lost = ~np.any(np.isfinite(means), axis=1)
         text = _idle(places[lost], places[idle & ~lost])
-        return TransferCheck(places, tried, losses, together, edge, octaves, False, text)
-    passed = bool(_surely_off(octaves) <= TOLERANCE and octaves.error <= SCATTER and not np.any(edge))
+        return TransferCheck(places, tried, losses, together, edge, octaves, None, text)
+    off = _surely_off(octaves) > TOLERANCE
+    known = (off or octaves.error <= SCATTER) and not np.any(edge)
+    passed = not off if known else None
     return TransferCheck(
         places, tried, losses, together, edge, octaves, passed, _text(places, together, edge, octaves, passed)
     )
@@ -195,19 +199,19 @@ def _idle(lost: np.ndarray, idle: np.ndarray) -> str:
     at = lambda widths: f"at width {', '.join(map(str, widths))}"
     said = [f"training diverged at every rate {at(lost)}; take smaller rates"] if lost.size else []
     said += [f"no rate lowers the loss {at(idle)}, so that none is the best"] if idle.size else []
-    return f"failed: {'; '.join(said)}."
+    return f"not known: {'; '.join(said)}."
 
 
-def _text(widths: np.ndarray, best: np.ndarray, edge: np.ndarray, octaves: Slope, passed: bool) -> str:
+def _text(widths: np.ndarray, best: np.ndarray, edge: np.ndarray, octaves: Slope, passed: bool | None) -> str:
     shown = ", ".join(f"{rate:.2g} at {width}" for width, rate in zip(widths, best, strict=True))
     moves = f"{octaves.shown('+.2f')} octaves for every doubling of the width"
-    verdict = "passed: the best rate of a narrow network serves a wide one" if passed else "failed"
-    if not passed and np.any(edge):
-        verdict += ": a best rate is the first or last one tried; widen the range of rates"
+    if passed is not None:
+        serves, depends = "the best rate of a narrow network serves a wide one", "the best rate depends on the width"
+        verdict = f"passed: {serves}" if passed else f"failed: {depends}"
+    elif np.any(edge):
+        verdict = "not known: a best rate is the first or last one tried; widen the range of rates"
     elif not np.isfinite(octaves.error):
-        verdict = "undecided: two runs tell no error; take more seeds, or more widths"
-    elif not octaves.error <= SCATTER:
-        verdict = "undecided: the seeds scatter too much; take more of them, or more widths"
-    elif not passed:
-        verdict += ": the best rate depends on the width"
+        verdict = "not known: two runs tell no error; take more seeds, or more widths"
+    else:
+        verdict = "not known: the seeds scatter too much; take more of them, or more widths"
     return f"{verdict}. It moves by {moves}: {shown}."

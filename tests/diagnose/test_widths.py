@@ -239,6 +239,48 @@ def test_octaves_of_the_best_rate(power, octaves):
     assert dict(check.to_xarray().sizes) == {"width": 3, "rate": 9, "seed": 2}
 
 
+@pytest.mark.parametrize(
+    ("rates", "seeds", "widths", "said"),
+    [
+        ([2.0**k for k in range(-7, 2)], 1, [4, 8], "two runs tell no error"),
+        ([2.0**k for k in range(-12, -8)], 2, [4, 8, 16], "a best rate is the first or last one tried"),
+        ([2.0**k for k in range(12, 15)], 2, [4, 8, 16], "training diverged at every rate at width 4, 8, 16"),
+    ],
+)
+def test_what_is_not_measured_is_neither_passed_nor_failed(rates, seeds, widths, said):
+    x = jr.normal(jr.key(0), (16, 1))
+    make = lambda width, key: Multiplied(0.01 * jr.normal(key, (1,)), 1.0)
+    sgd = lambda rate, width: optax.sgd(rate)
+    check = js.transfer_check(make, widths, rates, x, 2 * x, optimizer=sgd, steps=100, seeds=seeds)
+    assert check.passed is None
+    assert check.text.startswith("not known: ")
+    assert said in check.text
+    assert np.isnan(check.to_xarray().attrs["passed"])
+
+
+def test_seeds_that_scatter_decide_nothing_unless_the_best_rate_surely_moves():
+    """f = m w x with the factor m of every network within two octaves, and growing with the width or not."""
+    x = jr.normal(jr.key(0), (16, 1))
+    f = lambda p, x: jax.lax.stop_gradient(p["m"]) * p["w"] * x
+
+    def check(power):
+        def make(width, key):
+            m = 2.0 ** jr.uniform(jr.fold_in(key, width), (), minval=-1, maxval=1) * (width / 4) ** power
+            return js.nets.Function(f, {"w": 0.01 * jr.normal(key, (1,)), "m": m})
+
+        rates = [2.0**k for k in range(-16, 6)]
+        sgd = lambda rate, width: optax.sgd(rate)
+        return js.transfer_check(make, [4, 8, 16], rates, x, 2 * x, optimizer=sgd, steps=3, seeds=3)
+
+    still, moving = check(0.0), check(1.5)
+    assert still.octaves.error > 0.5
+    assert still.passed is None
+    assert "not known: the seeds scatter too much" in still.text
+    assert moving.octaves.error > 0.5
+    assert moving.passed is False
+    assert "failed: the best rate depends on the width" in moving.text
+
+
 class Lowered(js.losses.AbstractLoss):
     """MSE less 5: the same training."""
 
