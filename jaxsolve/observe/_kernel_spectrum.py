@@ -26,16 +26,19 @@ def _entropy(view: View):
     return kernels.entropy(view.kernel)
 
 
-def _first(values: Float[Array, " size"], top: int) -> Float[Array, " top"]:
-    if top > values.size:
+MANY = 10  # eigenvalues, where nothing is said
+
+
+def _first(values: Float[Array, " size"], top: int | None) -> Float[Array, " top"]:
+    if top is not None and top > values.size:
         raise ValueError(f"this kernel has {values.size} eigenvalues, but top is {top}")
-    return values[:top]
+    return values[: MANY if top is None else top]
 
 
 @dataclasses.dataclass(frozen=True)
 class _ReadSpectrum:
     # A class, not a closure: equal for equal counts, so that a fresh observable does not recompile.
-    top: int
+    top: int | None
 
     def __call__(self, view: View):
         return _first(kernels.spectrum(view.kernel), self.top)
@@ -43,7 +46,7 @@ class _ReadSpectrum:
 
 @dataclasses.dataclass(frozen=True)
 class _ReadTargetPower:
-    top: int
+    top: int | None
 
     def __call__(self, view: View):
         return _first(kernels.target_power(view.kernel, view.problem.target_rows).cumulative, self.top)
@@ -101,8 +104,8 @@ def kernel_entropy() -> Observable:
     return Observable("kernel_entropy", _entropy, Quantity.KERNEL, unit="nat")
 
 
-def kernel_spectrum(top: int = 10) -> Observable:
-    """The largest eigenvalues of the kernel, descending, shape (top,).
+def kernel_spectrum(top: int | None = None) -> Observable:
+    """The largest eigenvalues of the kernel, descending, shape (top,); None takes 10, or all if there are fewer.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -115,12 +118,14 @@ def kernel_spectrum(top: int = 10) -> Observable:
         ValueError: top is below 1, or (when used) above the kernel's size n c.
         TypeError: top is not an integer.
     """
-    read = _ReadSpectrum(require_size(top, "top"))
+    read = _ReadSpectrum(None if top is None else require_size(top, "top"))
     return Observable("kernel_spectrum", read, Quantity.KERNEL, ("mode",), "output^2 / (loss time)")
 
 
-def kernel_target_power(top: int = 10) -> Observable:
+def kernel_target_power(top: int | None = None) -> Observable:
     """The share of |y|^2 on the first 1, 2, ..., top eigenvectors of the kernel, shape (top,).
+
+    None takes 10, or all if there are fewer.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -133,5 +138,5 @@ def kernel_target_power(top: int = 10) -> Observable:
         ValueError: top is below 1, or (when used) above the kernel's size n c.
         TypeError: top is not an integer.
     """
-    read = _ReadTargetPower(require_size(top, "top"))
+    read = _ReadTargetPower(None if top is None else require_size(top, "top"))
     return Observable("kernel_target_power", read, Quantity.KERNEL, ("mode",))

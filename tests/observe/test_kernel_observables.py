@@ -132,6 +132,23 @@ def test_along_a_run():
     np.testing.assert_allclose(run["kernel_trace"], [8, 8], rtol=cases.eps(20))
 
 
+def test_by_default_as_many_as_there_are_up_to_ten():
+    """Of a kernel of 2 and of 12 eigenvalues."""
+    problem = Problem(_problem().net, _problem().x[:1], jnp.array([[1.0, 3.0]]))
+    small = View(problem, jnp.zeros(()), given_kernel=jnp.diag(jnp.array([6.0, 2.0])).reshape(1, 2, 1, 2))
+    np.testing.assert_allclose(observe.kernel_spectrum()(small), [6, 2], rtol=cases.eps(20))
+    np.testing.assert_allclose(observe.kernel_target_power()(small), [0.1, 1], rtol=cases.eps(20))
+    large = View(_problem(), jnp.zeros(()), given_kernel=jnp.diag(jnp.arange(12.0)).reshape(6, 2, 6, 2))
+    np.testing.assert_allclose(observe.kernel_spectrum()(large), np.arange(11, 1, -1), rtol=cases.eps(20))
+    assert observe.kernel_target_power()(large).shape == (10,)
+
+
+def test_a_kernel_of_zeros_has_zeros():
+    view = View(_problem(), jnp.zeros(()), given_kernel=jnp.zeros((6, 2, 6, 2)))
+    np.testing.assert_array_equal(observe.kernel_spectrum()(view), np.zeros(10))
+    np.testing.assert_array_equal(observe.kernel_trace()(view), 0)
+
+
 @pytest.mark.parametrize("make", [observe.kernel_spectrum, observe.kernel_target_power])
 @pytest.mark.usefixtures("as_users")
 def test_how_many(make):
