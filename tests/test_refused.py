@@ -123,6 +123,8 @@ def test_what_does_not_fit_into_memory_says_so():
         data.gaussian(10**6, 10**6, key=key)
     with pytest.raises(MemoryError, match="this network needs [48] TB, and .* are free"):
         nets.TwoLayerLinear(in_size=10**6, width_size=10**6, scaling=nets.Scaling.ntk(), key=key)
+    with pytest.raises(MemoryError, match=r"make it smaller: it has weights of the shape \(1000000000, 1000000000\)"):
+        nets.MLP(in_size=4, out_size=1, width_size=10**9, depth=2, scaling=nets.Scaling.ntk(), key=key)
     scaling = nets.Scaling.ntk()
     large = jax.eval_shape(
         lambda: nets.TwoLayerLinear(in_size=10**6, width_size=10**6, scaling=scaling, key=jax.random.key(0))

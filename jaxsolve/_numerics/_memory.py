@@ -41,7 +41,7 @@ def free_on_host() -> int | None:
 LARGE = 100_000_000  # bytes: what is smaller need not be asked for
 
 
-def require_room(needed: int, what: str, key: Any) -> None:
+def require_room(needed: int, what: str, key: Any, *, advice: str = "make it smaller") -> None:
     """Raises MemoryError for arrays of more bytes than are free, unless they are traced, as their key then is.
 
     JAX itself goes on without the array, and ends the process when NumPy reads it.
@@ -50,7 +50,7 @@ def require_room(needed: int, what: str, key: Any) -> None:
         return
     free = free_memory()
     if free is not None and needed > free:
-        raise MemoryError(f"{what} needs {readable(needed)}, and {readable(free)} are free; make it smaller")
+        raise MemoryError(f"{what} needs {readable(needed)}, and {readable(free)} are free; {advice}")
 
 
 def out_of_memory(error: BaseException) -> bool:

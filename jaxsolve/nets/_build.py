@@ -67,7 +67,8 @@ def build(
     require_key(key)
     dtype = jnp.dtype(jnp.result_type(float)) if dtype is None else _floating(dtype)
     _check_elementwise(activation, dtype)
-    require_room(sum(map(math.prod, weights)) * dtype.itemsize, "this network", key)
+    advice = f"make it smaller: it has weights of the shape {max(weights, key=math.prod, default=())}"
+    require_room(sum(map(math.prod, weights)) * dtype.itemsize, "this network", key, advice=advice)
     windows = tuple(math.prod(shape[2:]) for shape in weights)
     kept = weights if kept is None else kept
     fans = tuple((fan(size[1]) * pixels, fan(size[0]) * pixels) for size, pixels in zip(kept, windows, strict=True))
