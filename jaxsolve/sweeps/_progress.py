@@ -80,13 +80,15 @@ class Signals:
 class Progress:
     """Shows lanes done, their rate, the time left, and failures: by rich's bar, or a line now and then in a log.
 
-    Lanes that are not missing at the start tell nothing of the rate.
+    Lanes that are not missing at the start tell nothing of the rate, and the first batch, which compiles, nothing of
+    the time left.
     """
 
     def __init__(self, missing: np.ndarray, *, shown: bool):
         self._shown = shown
         self._total, self._before = missing.size, missing.size - int(missing.sum())
         self._done = self._failed = 0
+        self._first: tuple[float, int] | None = None  # when the first batch had run, and its lanes
         self._bar: Any = None
         self._said: tuple[int, int] | None = None  # lanes done and failed in the last line
 
@@ -116,6 +118,8 @@ class Progress:
         """Counts lanes that have run, and those of them that failed."""
         self._done += lanes
         self._failed += failed
+        if self._first is None and lanes:
+            self._first = time.monotonic(), lanes
         if self._bar is not None:
             self._bar.update(self._task, completed=self._before + self._done, description=f"{self._text()},")
         elif self._shown and (now := time.monotonic()) - self._last >= max(SECONDS, SHARE * (now - self._begin)):
@@ -128,9 +132,11 @@ class Progress:
     def _text(self) -> str:
         passed, left = time.monotonic() - self._begin, self._total - self._before - self._done
         text = f"{self._before + self._done}/{self._total} runs in {_duration(passed)}, "
-        if self._done:
+        if self._first is not None:
+            since, compiled = self._first
             text += f"{self._done / max(passed, 1e-9):.3g}/s, "
-            text += f"{_duration(left * passed / self._done)} left, " if left else ""
+            if left and self._done > compiled:
+                text += f"{_duration(left * (time.monotonic() - since) / (self._done - compiled))} left, "
         return f"{text}{self._failed} failed"
 
 

@@ -36,10 +36,23 @@ def test_lines_come_now_and_then(clock, capsys):
         assert capsys.readouterr().err == ""
         clock.now += 1
         bar.add(10, 0)
-        assert capsys.readouterr().err == "sweep: 60/100 runs in 0:00:10, 2/s, 0:00:20 left, 3 failed\n"
+        assert capsys.readouterr().err == "sweep: 60/100 runs in 0:00:10, 2/s, 0:00:04 left, 3 failed\n"
         clock.now += 5
         bar.add(40, 0)
     assert capsys.readouterr() == ("", "sweep: 100/100 runs in 0:00:15, 4/s, 3 failed\n")
+
+
+def test_a_compile_is_no_estimate(clock, capsys):
+    """A batch that compiled for a minute, of 2000 that take an eighth of a second: no line speaks of a day."""
+    with Progress(_missing(2000), shown=True) as bar:
+        clock.now += 60
+        bar.add(1, 0)
+        for _ in range(200):
+            clock.now += 0.125
+            bar.add(1, 0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "sweep: 1/2000 runs in 0:01:00, 0.0167/s, 0 failed"
+    assert lines[1].startswith("sweep: 81/2000 runs in 0:01:10, 1.16/s, 0:04:00 left")
 
 
 def test_lines_of_long_sweeps_are_rarer(clock, capsys):
@@ -68,8 +81,10 @@ def test_a_bar_on_a_terminal(clock, capsys, monkeypatch):
     on = lambda **options: make(**options, force_terminal=True, color_system=None, width=120)
     monkeypatch.setattr(rich.console, "Console", on)
     with Progress(_missing(100, 40), shown=True) as bar:
-        clock.now += 10
-        bar.add(20, 2)
+        clock.now += 5
+        bar.add(10, 2)
+        clock.now += 5
+        bar.add(10, 0)
     last = capsys.readouterr().err.splitlines()[-2]
     assert "sweep " in last
     assert " 60/100 runs in 0:00:10, 2/s, 0:00:20 left, 2 failed, " in last
