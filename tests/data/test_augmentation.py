@@ -1,5 +1,6 @@
 """Augmentation: what may come out, how often, and that the key alone decides."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -129,3 +130,35 @@ def test_what_a_descent_refuses(as_users):
         Descent(optax.sgd(0.1), augmentation=Double())
     with pytest.raises(TypeError, match=r"augmentation must be one such as js.data.flip_and_crop\(\), got"):
         Descent(optax.sgd(0.1), key=jr.key(0), augmentation=lambda x: x)  # pyright: ignore[reportArgumentType]
+
+
+class Noisy(js.data.AbstractAugmentation):
+    """Noise on the first of two arrays, or as written for one array; or half of the inputs."""
+
+    way: str = eqx.field(static=True)
+
+    def __call__(self, x, *, key):
+        if self.way == "one array":
+            return x + jr.normal(key, x.shape)
+        noisy = {**x, "a": x["a"] + jr.normal(key, x["a"].shape)}
+        return noisy if self.way == "right" else {"a": noisy["a"]}
+
+
+class OfTwo(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return self.w @ x["a"] + x["b"]
+
+
+@pytest.mark.parametrize(
+    ("way", "said"), [("one array", r"it fails: AttributeError 'dict'"), ("half", r"it returned \{'a': \(8, 3\)\}")]
+)
+def test_inputs_of_several_arrays(way, said):
+    x = {"a": jr.normal(jr.key(0), (8, 3)), "b": jnp.ones((8, 1))}
+    problem = Problem(OfTwo(jnp.ones((1, 3))), x, jnp.ones((8, 1)))
+    run = lambda way: solve(problem, Descent(optax.sgd(0.1), augmentation=Noisy(way), key=jr.key(1)), [0.0, 1.0])
+    assert np.all(np.isfinite(run("right")["loss"]))
+    shapes = r"here of shape \{'a': \(8, 3\), 'b': \(8, 1\)\}, and returns others of the same; "
+    with pytest.raises(ValueError, match=shapes + said):
+        run(way)

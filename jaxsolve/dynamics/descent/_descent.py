@@ -315,6 +315,8 @@ class Descent(AbstractStoppable, AbstractStepping):
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
         if self.noise is not None:
             _require_outputs(self.noise, problem)
+        if self.augmentation is not None:
+            _require_inputs(self.augmentation, problem)
         require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer, problem.params))
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
@@ -460,6 +462,18 @@ def _require_outputs(noise: Callable[..., Array], problem: Problem) -> None:
         ) from error
     if getattr(found, "shape", None) != problem.out_shape:
         raise ValueError(f"noise must return {wanted}, got {describe(found)}")
+
+
+def _require_inputs(augmentation: AbstractAugmentation, problem: Problem) -> None:
+    """Raises ValueError where an augmentation does not give inputs of the shapes that it is given."""
+    found, error = attempt(eqx.filter_eval_shape, lambda x, key: augmentation(x, key=key), problem.x, jr.key(0))
+    shapes = lambda x: jax.tree.map(lambda leaf: getattr(leaf, "shape", None), x)
+    wanted = f"the inputs of a batch, here of shape {shapes(problem.x)}, and returns others of the same"
+    if error is not None:
+        said = f"{type(error).__name__} {error}"
+        raise ValueError(f"augmentation is called with {wanted}; it fails: {said}") from error
+    if shapes(found) != shapes(problem.x):
+        raise ValueError(f"augmentation is called with {wanted}; it returned {shapes(found)}")
 
 
 def _restrict(problem: Problem, x: Inputs, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:
