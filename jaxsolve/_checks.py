@@ -193,6 +193,24 @@ def require_kind(value: Any, kind: type | tuple[type, ...], name: str, accepted:
         raise TypeError(f"{name} must be {accepted}, got {describe(value)}")
 
 
+LONGEST_LINE = 200  # characters: what is longer makes a figure wider than a page
+
+
+def require_line(text: Any, name: str, accepted: str) -> None:
+    """Raises TypeError or ValueError for what no figure or page can show as a name: no text, or one without an end."""
+    require_kind(text, str, name, accepted)
+    if len(text) > LONGEST_LINE or not text.replace("\n", "").isprintable():
+        said = f"{accepted}, of at most {LONGEST_LINE} characters that can be printed"
+        raise ValueError(f"{name} must be {said}, got {len(text)}: {text[:40]!r}")
+
+
+def require_path(path: Any, name: str, accepted: str) -> None:
+    """Raises TypeError for what is no path, and ValueError for one with a NUL, which no system has."""
+    require_kind(path, (str, os.PathLike), name, accepted)
+    if "\0" in os.fsdecode(path):
+        raise ValueError(f"{name} must be {accepted}, got one with a NUL: {os.fsdecode(path)!r}")
+
+
 def require_flag(value: Any, name: str) -> bool:
     """Returns True or False; raises TypeError for anything else, such as "no" or 0."""
     if not isinstance(value, bool | np.bool_):

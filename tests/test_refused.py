@@ -163,3 +163,33 @@ def test_complex_weights_are_to_be_held_as_two_arrays():
     for verb in (js.Problem, js.diagnose, lambda net, x, y: js.kernels.empirical(net, x)):
         with pytest.raises(ValueError, match="hold real and imaginary parts as two arrays"):
             verb(net, x, y)
+
+
+LONG = 5000 * "a"
+
+
+@pytest.mark.parametrize("text", [LONG, "a\0b", "\ufeffa"], ids=["5000 letters", "NUL", "BOM"])
+def test_names_that_no_page_can_show(text):
+    """They would make figures of 48,000 pixels, or none."""
+    problem = _modes()
+    run = solve(problem, js.FrozenKernel(), jnp.array([0.0, 1.0]))
+    build = lambda **values: problem
+    for draw in (
+        lambda: js.plot.trajectory(run, "loss", label=text),
+        lambda: observe.Observable(text, lambda view: view.loss),
+        lambda: js.sweep(build, {text: [0.5, 1.0]}, js.FrozenKernel(), [1.0]),
+    ):
+        with pytest.raises(ValueError, match="of at most 200 characters that can be printed, got [0-9]+: ") as refused:
+            draw()
+        assert len(str(refused.value)) < 250
+    assert js.plot.trajectory(run, "loss", label="two\nlines").get_legend() is not None
+
+
+def test_paths_with_a_nul(tmp_path):
+    build = lambda rate: _modes()
+    with pytest.raises(ValueError, match="store must be the path of a folder such as 'run.zarr', got one with a NUL"):
+        js.sweep(build, {"rate": [0.5, 1.0]}, js.FrozenKernel(), [1.0], store="a\0b")
+    with pytest.raises(FileNotFoundError, match="there is no store at"):
+        js.sweeps.load("a\0b")
+    with pytest.raises(ValueError, match="path must be that of the page, such as 'report.html', got one with a NUL"):
+        js.report.write(tmp_path, "a\0b")

@@ -7,7 +7,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from .._checks import describe
+from .._checks import require_path
 from ..observe import Regime
 from ._dataset import dataset
 from ._figure import draw
@@ -119,8 +119,7 @@ class Diagnosis:
             TypeError: path is no path.
             FileNotFoundError: its folder does not exist.
         """
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"path must be that of the page, such as 'diagnosis.html', got {describe(path)}")
+        require_path(path, "path", "that of the page, such as 'diagnosis.html'")
         target = Path(path)
         if not target.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {target.parent}; make it first")

@@ -106,7 +106,7 @@ def read_text(path: Path) -> str:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path} is larger than {MAX_BYTES} bytes; {MORE}")
-    text = content.decode("utf-8")
+    text = content.decode("utf-8-sig")  # some editors write a mark of byte order first
     bare = STRINGS.sub("", text)
     depths = itertools.accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", bare))
     points = max(part.count(".") for part in BETWEEN_KEYS.split(bare))

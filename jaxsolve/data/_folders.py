@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from .._checks import describe
+from .._checks import require_path
 
 
 class Collection(NamedTuple):
@@ -63,8 +63,8 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
         TypeError: `path` is no path.
         FileNotFoundError: no place holds any of the files.
     """
-    if path is not None and not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be that of the folder with the files of {collection.name}, got {describe(path)}")
+    if path is not None:
+        require_path(path, "path", f"that of the folder with the files of {collection.name}")
     if path is None:  # MNIST and Fashion-MNIST have files of the same names: only the folder says which
         places = list(dict.fromkeys([default_base() / collection.folder, _cache() / collection.folder]))
     else:

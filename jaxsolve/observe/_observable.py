@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import describe
+from .._checks import describe, require_line
 from .._core import AbstractDynamics, Problem, Quantity, View
 
 
@@ -49,6 +49,7 @@ class Observable(eqx.Module):
     def __check_init__(self):
         if not isinstance(self.name, str) or not self.name:
             raise TypeError(f"an observable's name must be a non-empty string, got {describe(self.name)}")
+        require_line(self.name, "an observable's name", "a string")
         if not callable(self.fn):
             raise TypeError(f"fn of observable {self.name!r} must be a function of a View, got {describe(self.fn)}")
         if not isinstance(self.needs, Quantity):

@@ -4,7 +4,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from .._checks import describe, require_kind
+from .._checks import describe, require_kind, require_line
 from .._compare import Comparison
 from .._core import Trajectory
 from ._style import axis_label, COLORS, MARKERS, new_axes
@@ -121,7 +121,8 @@ def comparison(
 
 
 def _check_style(label: object, color: object) -> None:
-    require_kind(label, (str, type(None)), "label", "text for the legend, or None")
+    if label is not None:
+        require_line(label, "label", "text for the legend, or None")
     from matplotlib.colors import is_color_like
 
     if color is not None and not is_color_like(color):

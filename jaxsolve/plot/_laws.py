@@ -4,7 +4,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from .._checks import require_kind
+from .._checks import require_kind, require_line
 from ..sweeps import power_law as fit
 from ._style import COLORS, MARKERS, new_axes, require_axes_of
 
@@ -47,13 +47,14 @@ def power_law(
         TypeError: data are no variable of a dataset.
     """
     require_axes_of(data, "data", (x, over), least=2)
+    name = label if label is not None else "data" if data.name is None else str(data.name).replace("_", " ")
+    require_line(name, "label", "text for the legend")
     law, ax = fit(data, x, over), new_axes(ax)
     places, index = data[x].values.astype(float), sum(line.get_linestyle() != "None" for line in ax.get_lines())
     shade = COLORS[index % len(COLORS)] if color is None else color
     marks: dict[str, Any] = {"marker": MARKERS[index % len(MARKERS)], "ms": 3.5, "mfc": "none", "ls": ""}
     for row in data.transpose(over, x).values:
         ax.plot(places, row, color=shade, **marks)
-    name = label if label is not None else "data" if data.name is None else str(data.name).replace("_", " ")
     said = rf"{name}: $\propto$ {x}$^{{{law.exponent:.3f} \pm {law.uncertainty:.3f}}}$"
     ax.plot(places, law.prefactor * places**law.exponent, color=shade, lw=1.0, label=said)
     ax.set(xscale="log", yscale="log", xlabel=x, ylabel=name)

@@ -6,7 +6,7 @@ from typing import NamedTuple, TYPE_CHECKING
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
-from .._checks import describe, real_numbers
+from .._checks import describe, real_numbers, require_line
 from ..observe import Regime
 from ._style import edges, new_axes, REGIME_COLORS
 
@@ -113,6 +113,8 @@ def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    for boundary in boundaries:
+        require_line(boundary.label, "the label of a boundary", "text for the legend")
     patches = [Patch(facecolor=REGIME_COLORS[regime], label=regime.label) for regime in Regime]
     lines = [Line2D([], [], color="black", lw=1.2, ls=b.linestyle, label=b.label) for b in boundaries]
     return patches + lines

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from .._checks import describe
+from .._checks import require_path
 from .._extras import needs
 from ._content import content
 from ._numbers import embed
@@ -60,8 +60,7 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
         ...     js.report.write(run, f"{folder}/report.html").name
         'report.html'
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be that of the page, such as 'report.html', got {describe(path)}")
+    require_path(path, "path", "that of the page, such as 'report.html'")
     plotly = _plotly()
     source = read_source(data, "data")
     drawn, notes = content(source, None if theory is None else read_source(theory, "theory"))

@@ -427,9 +427,10 @@ def test_files(tmp_path):
     path.write_text("times = [")
     with pytest.raises(ConfigError, match=r"config\.toml is not a TOML file: Invalid value"):
         read_config(path)
-    path.write_text("times = 1")
-    with pytest.raises(ConfigError, match=r"config\.toml: a config also needs problem, dynamics"):
-        read_config(path)
+    for mark in ("", "\ufeff"):  # some editors write the byte order first
+        path.write_text(f"{mark}times = 1", encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"config\.toml: a config also needs problem, dynamics"):
+            read_config(path)
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"config\.toml is not a TOML file"):
         read_config(path)

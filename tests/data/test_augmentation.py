@@ -1,5 +1,7 @@
 """Augmentation: what may come out, how often, and that the key alone decides."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -137,7 +139,7 @@ class Noisy(js.data.AbstractAugmentation):
 
     way: str = eqx.field(static=True)
 
-    def __call__(self, x, *, key):
+    def __call__(self, x: Any, *, key) -> Any:
         if self.way == "one array":
             return x + jr.normal(key, x.shape)
         noisy = {**x, "a": x["a"] + jr.normal(key, x["a"].shape)}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..._checks import concrete, describe
+from ..._checks import concrete, describe, require_line
 
 
 class Zip:
@@ -28,6 +28,8 @@ class Zip:
     def __init__(self, /, **values: Any):
         if not values:
             raise ValueError("Zip needs at least one named axis")
+        for name in values:
+            require_line(name, "the name of an axis", "a string")
         self.arguments = tuple(_argument(name, value) for name, value in values.items())
         sizes = {argument.name: len(argument.values) for argument in self.arguments}
         if len(set(sizes.values())) != 1:

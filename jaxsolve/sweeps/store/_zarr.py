@@ -13,7 +13,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from ..._checks import describe
+from ..._checks import require_path
 from .._progress import Stopped
 from ..planning._differences import ANYTHING, require_same_plan
 from ..planning._identity import plan_facts
@@ -109,8 +109,7 @@ class HeldStore(AbstractOnDisk):
         retry_failed: bool = False,
         devices: int = 1,
     ):
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"store must be the path of a folder such as 'run.zarr', got {describe(path)}")
+        require_path(path, "store", "the path of a folder such as 'run.zarr'")
         if "://" in os.fspath(path):
             raise ValueError(f"store must be a folder of this machine, got {path}; mount it, or copy the store later")
         _layout.require_storable(plan)
