@@ -70,7 +70,24 @@ def test_the_standard_scaling_fails_at_the_read_out():
     assert check.change_slopes[-1].value > 0.5
 
 
-@pytest.mark.parametrize("layer", [0, 2])
+def test_an_inner_layer_is_no_read_out():
+    """microsoft/mup #4: of several linear layers one inside is divided by the width, as only read-outs are."""
+    planted = lambda s, width: eqx.tree_at(lambda t: t.multiplier, s, s.multiplier.at[1].divide(width))
+    check = _check(planted)
+    assert check.passed is False
+    assert check.verdicts[1].startswith("weights[1]: its entries shrink like N^-1.")
+    np.testing.assert_allclose(check.size_slopes[1].value, -1, atol=0.05)
+
+
+def test_a_read_out_that_starts_at_zero_hides_the_standard_scaling_at_the_start_alone():
+    """microsoft/mup #13."""
+    zero = lambda s, width: eqx.tree_at(lambda t: t.sigma, s, s.sigma.at[2].set(0.0))
+    check = _check(zero, rule=js.nets.Scaling.standard())
+    assert check.passed is False
+    assert check.verdicts[2].startswith("weights[2]: its entries start at 0 at every width; their changes grow like N^")
+
+
+@pytest.mark.parametrize("layer", [0, 2])  # 2: microsoft/mup #13
 def test_tensors_may_start_at_zero(layer):
     check = _check(lambda s, width: eqx.tree_at(lambda t: t.sigma, s, s.sigma.at[layer].set(0.0)))
     assert "its entries start at 0 at every width" in check.verdicts[layer]
@@ -311,7 +328,7 @@ def test_losses_below_zero_have_a_best_rate():
 
 
 def test_a_width_that_diverged_does_not_pass():
-    """Its changes are unknown; the other widths alone would agree."""
+    """microsoft/mup #22: its changes are unknown; the other widths alone would agree."""
 
     def make(width, key):
         net = js.nets.MLP(
