@@ -462,3 +462,43 @@ def test_what_is_refused(torch):
         nets.from_torch(module, x)(jnp.ones(4))
     with pytest.raises(TypeError, match=r"parameter weight is of bfloat16: call module.float\(\)"):
         nets.from_torch(module.bfloat16(), x.bfloat16())
+
+
+def test_coordinate_check(torch):
+    """Of the layers of PyTorch, by its names: right with outputs over the width, and the standard scaling is found."""
+    import optax
+
+    def module_of(width: int, key: Any):
+        torch.manual_seed(int(jax.random.randint(key, (), 0, 2**31 - 1)))
+        layers = torch.nn.Linear(4, width), torch.nn.Linear(width, width), torch.nn.Linear(width, 1)
+        return torch.nn.Sequential(layers[0], torch.nn.Tanh(), layers[1], torch.nn.Tanh(), layers[2])
+
+    def check(read_out: Any):
+        def make(width: int, key: Any) -> Any:
+            module = module_of(width, key)
+            with torch.no_grad():
+                module[4].weight *= width**0.5
+            return nets.from_torch(torch.nn.Sequential(module, read_out(width)), torch.zeros(4))
+
+        kinds = lambda params: jax.tree.map(lambda p: "hidden" if p.shape[:1] == p.shape[1:] else "other", params)
+        mup = lambda width: optax.multi_transform(
+            {"hidden": optax.adam(0.032 / width), "other": optax.adam(1e-3)}, kinds
+        )
+        return js.coordinate_check(make, [32, 128], x, x[:, :1], optimizer=mup, seeds=2)
+
+    class Over(torch.nn.Module):
+        def __init__(self, width: int):
+            super().__init__()
+            self.width = width
+
+        def forward(self, x: Any) -> Any:
+            return x / self.width
+
+    x = jax.random.normal(jax.random.key(0), (16, 4), dtype=np.float32)
+    right, standard = check(Over), check(lambda width: torch.nn.Identity())
+    assert right.passed, str(right)
+    assert right.tensors == tuple(f"params['0']['{layer}']['weight']" for layer in (0, 2, 4))
+    assert standard.passed is False
+    assert "it has the standard scaling" in standard.verdicts[-1]
+    hidden = module_of(128, jax.random.fold_in(jax.random.key(0), 1))[:3](torch.tensor(np.array(x)))
+    np.testing.assert_allclose(right.sizes[1, 1, 1], hidden.detach().square().mean().sqrt(), rtol=1e-5)
