@@ -22,8 +22,11 @@ Arrays = Mapping[str, np.ndarray]
 def _blank(width: float, height: float) -> "Figure":
     """A figure without panels, of so many inches."""
     with needs("plot", "a picture"):
-        from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout="constrained")
+        import matplotlib.pyplot as plt
+    # By pyplot, as notebooks show no figure before it has made one; and closed, as the caller alone is to hold it.
+    figure = plt.figure(figsize=(width, height), layout="constrained")
+    plt.close(figure)
+    return figure
 
 
 def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, by_scale: Arrays) -> "Figure":

@@ -200,7 +200,11 @@ def _moved(seen: Examined, verdict: RegimeVerdict, findings: dict[str, Finding])
     carried = f", which makes {expected:.2g} by the end of training" if expected > 1.2 * change else ""
     where = "below" if expected < _thresholds.KERNEL_CHANGE.value else "above"
     limit = f"{where} {_thresholds.KERNEL_CHANGE.value:g}, the limit of the kernel regime"
-    return f"{over}, its kernel moved by {change:.2g} of its size{carried}; {limit}."
+    return f"{over}, its kernel moved by {_of_size(change)}{carried}; {limit}."
+
+
+def _of_size(share: float) -> str:
+    return f"{share:.2g} {'of' if share < 1 else 'times'} its size"
 
 
 def _so_far(seen: Examined, verdict: RegimeVerdict) -> list[str]:
@@ -249,7 +253,7 @@ def _layers(seen: Examined) -> str:
             said.append(size if update[most] > 0 else f"no {'other ' if appeared else ''}group moves")
         else:
             said.append(
-                f"{names[most]} moves most ({update[most]:.2g} of its size), {names[least]} least ({update[least]:.2g})"
+                f"{names[most]} moves most ({_of_size(update[most])}), {names[least]} least ({update[least]:.2g})"
             )
     if not seen.kernel:
         making = int(np.argmax(share))
