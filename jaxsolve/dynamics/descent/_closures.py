@@ -67,13 +67,14 @@ class _Part(eqx.Module):
     held: PyTree
     fixed: _Fixed = eqx.field(static=True)  # code and settings
 
-    def value(self) -> Any:
-        """Returns the function, with its arrays as they are now."""
-        if self.held is None:
-            return self.fixed.value
-        names = self.fixed.value.__code__.co_freevars
-        variables, defaults, keywords = closed(self.held)
-        return _with(self.fixed.value, tuple(types.CellType(variables[name]) for name in names), defaults, keywords)
+
+def _value(part: _Part) -> Any:
+    """The function of a part, with its arrays as they are now; no method, as Equinox takes longer to bind one."""
+    if part.held is None:
+        return part.fixed.value
+    names = part.fixed.value.__code__.co_freevars
+    variables, defaults, keywords = closed(part.held)
+    return _with(part.fixed.value, tuple(types.CellType(variables[name]) for name in names), defaults, keywords)
 
 
 def _with(function: types.FunctionType, cells: tuple[types.CellType, ...], defaults: Any, keywords: Any) -> Any:
@@ -121,4 +122,4 @@ def opened(tree: PyTree, around: tuple[int, ...] = ()) -> PyTree:
 def closed(tree: PyTree) -> PyTree:
     """Returns the functions and values of which `opened` made a pytree."""
     is_part = lambda node: isinstance(node, _Part)
-    return jax.tree.map(lambda node: node.value() if is_part(node) else node, tree, is_leaf=is_part)
+    return jax.tree.map(lambda node: _value(node) if is_part(node) else node, tree, is_leaf=is_part)
