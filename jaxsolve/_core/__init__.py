@@ -11,14 +11,15 @@ from ._dynamics import (
     AbstractState as AbstractState,
     AbstractStepping as AbstractStepping,
     AbstractStoppable as AbstractStoppable,
+    advance_alone as advance_alone,
     Certificate as Certificate,
     condition_of as condition_of,
     FunctionValues as FunctionValues,
     is_key as is_key,
     March as March,
     Observed as Observed,
+    one_by_one as one_by_one,
     resolve as resolve,
-    step_alone as step_alone,
     Stepped as Stepped,
 )
 from ._march import last_state as last_state, march as march

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import samples_in
-from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, March, step_alone, Undecided
+from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, advance_alone, March, Undecided
 from ._problem import Problem
 
 
@@ -71,10 +71,7 @@ def advance(
 ) -> AbstractState:
     """The state after so many times the dynamics' chunk of steps, or at the end of the run, in a program of its own."""
     # A run alone is looked at after every step: a step beyond its end may be a gradient over all samples.
-    last = rounds * dynamics.chunk
-    going = lambda carry: ~carry[0].done & (carry[1] < last)
-    onward = lambda carry: (step_alone(problem, dynamics, carry[0]), carry[1] + 1)
-    return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(last)))[0]
+    return advance_alone(problem, dynamics, state, rounds * dynamics.chunk)[0]
 
 
 def last_state(

@@ -372,6 +372,31 @@ def test_the_last_step_is_judged_too():
     np.testing.assert_allclose(late["loss"], [0.5 * 1.2**114], rtol=cases.eps(1000))
 
 
+@pytest.mark.parametrize("within", [lambda run: run, jax.jit], ids=["alone", "in a trace"])
+def test_what_no_loss_shows_ends_a_run_at_its_step_too(within):
+    """A weight that no output depends on grows tenfold in each step until it overflows."""
+
+    class Net(eqx.Module):
+        seen: jax.Array
+        unseen: jax.Array
+
+        def __call__(self, x):
+            return self.seen * x
+
+    grows = lambda params: eqx.tree_at(lambda p: (p.seen, p.unseen), params, (False, True))
+    optimizer = optax.chain(optax.add_decayed_weights(-90.0, mask=grows), optax.sgd(0.1))
+    problem = Problem(Net(jnp.ones(()), jnp.ones(())), jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    run = lambda: solve(problem, Descent(optimizer, rate=0.1), [2.0, 90.0], throw=False)
+    trajectory = within(run)()
+    # The update, of 90 times the weight, overflows before it does.
+    last = int(np.log10(float(jnp.finfo(jnp.result_type(float)).max) / 90)) + 1
+    assert trajectory.result == RESULTS.diverged
+    assert trajectory.stats.steps == last
+    np.testing.assert_allclose(trajectory.final.params.unseen, 10.0**last, rtol=cases.eps(last))
+    np.testing.assert_allclose(trajectory.final.params.seen, 0.9**last, rtol=cases.eps(last))
+    np.testing.assert_allclose(trajectory["loss"], [0.5 * 0.9**40, np.nan], rtol=cases.eps(40))
+
+
 def test_divergence_in_batches_counts_a_batch_for_its_share():
     """Every epoch multiplies each of four weights by 1 - 0.8 * 4; at the start w^2/2 is a fourth of the loss."""
     problem = cases.modes(np.ones(4), np.ones(4))

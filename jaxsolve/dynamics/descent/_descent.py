@@ -1,5 +1,6 @@
 """Descent in steps, by any optax optimizer."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..._core import (
     AbstractStoppable,
     is_key,
     March,
+    one_by_one,
     Problem,
     Quantity,
     Stepped,
@@ -63,7 +65,9 @@ class DescentState(AbstractSavingState):
     lost: Float[Array, ""]  # of t, by rounding, where the rates of a schedule are added up
     params: PyTree
     optimizer_state: PyTree
-    limit: Float[Array, ""]  # a loss above it has diverged
+    value: Float[Array, ""]  # the loss before the last step; 0 at the start
+    scale: Float[Array, ""]  # of losses, beside the first one
+    limit: Float[Array, ""]  # a loss above it has diverged; the first step sets it
     targets: Int[Array, " times"]  # the steps to save at
     last: Int[Array, ""]  # the step after which the run is given up
     order: Int[Array, " samples"] | None  # of the samples in this epoch; None for the full batch
@@ -90,10 +94,11 @@ class Descent(AbstractStoppable, AbstractStepping):
     A run has diverged when its parameters or its loss are not finite, or when the training loss exceeds
     `divergence_factor` times the larger of the loss at the start and that of f = 0. It ends before the step that shows
     this, at its last finite parameters. A batch of b out of n samples is counted as b/n of the training loss, which
-    overstates no loss >= 0; after the last step the full batch decides. Runs that come back stay far below: the highest
-    catapult that converges lifts the loss about 4 * width times (Lewkowycz et al. 2020, their two-layer linear model
-    iterated). An optimizer whose steps do not grow with the gradient (Adam, clipping) can come back from any loss, so
-    for it only numbers that are not finite count. One without a first update, as `optax.MultiSteps`, counts as growing.
+    overstates no loss >= 0; the first batch gives the loss at the start, and after the last step the full batch
+    decides. Runs that come back stay far below: the highest catapult that converges lifts the loss about 4 * width
+    times (Lewkowycz et al. 2020, their two-layer linear model iterated). An optimizer whose steps do not grow with the
+    gradient (Adam, clipping) can come back from any loss, so for it only numbers that are not finite count. One without
+    a first update, as `optax.MultiSteps`, counts as growing.
 
     Arguments:
         optimizer: an optax transformation, such as `optax.sgd(0.1)` or `optax.adam(1e-3)`.
@@ -241,13 +246,6 @@ class Descent(AbstractStoppable, AbstractStepping):
             return jnp.asarray(self.max_steps)
         return last_moving(self.schedule, self.max_steps, dtype)
 
-    def _after(self, state: "DescentState") -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The time at the end of the next step, and what it has lost by rounding."""
-        if self.schedule is None:
-            # A product rounds once, where a sum of equal rates would round at every step.
-            return time_at(state.steps + 1, state.per_step), state.lost
-        return later(state.t, state.lost, self.schedule.rate(state.steps, state.t.dtype))
-
     @property
     def chunk(self) -> int:
         return 16
@@ -269,32 +267,32 @@ class Descent(AbstractStoppable, AbstractStepping):
         )
         unknown = jnp.isnan(times)  # beyond a rate that is no number
         saves = Saves(jnp.where(unknown, ts, times), start, jnp.sum(targets == 0))
-        loss = problem.objective(params)
-        alive = jnp.isfinite(loss)
         zero = jnp.zeros((), dtype)
         valid = problem.valid & fits(self.until, problem)
         if self.schedule is None:  # traced, it may be any number
             valid &= jnp.isfinite(per_step) & (per_step > 0)
         elif self.until is None:  # else it may end before
             valid &= ~jnp.any(unknown)
-        met = alive & valid & is_met(self.until, lambda: View(problem, zero, params))
-        result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
-        result = RESULTS.where(met, RESULTS.event, result)
+        met = valid & is_met(self.until, lambda: View(problem, zero, params))
+        if self.until is not None:
+            met &= jnp.isfinite(problem.objective(params))
+        result = RESULTS.where(met, RESULTS.event, at_last_time(self.until))
         state = DescentState(
             t=zero,
             per_step=per_step,
             lost=zero,
             params=params,
             optimizer_state=optimizer_state,
-            # Steps that do not grow with the gradient can come back from any loss.
-            limit=jnp.where(grows(optimizer, params), self._limit(problem, loss), jnp.inf),
+            value=zero,
+            scale=self._scale(problem, optimizer),
+            limit=jnp.asarray(jnp.inf, dtype),
             targets=targets,
             # With a condition times may end in inf, up to which the search for times does not go.
             last=last if self.until is None else self._last(dtype),
             order=None if self.batch_size is None else jnp.arange(samples_in(problem.x)),  # the first step draws one
             saves=saves,
             steps=jnp.zeros((), int),
-            done=~alive | ~valid | met | saves.complete,
+            done=~valid | met | saves.complete,
             result=RESULTS.where(valid, result, RESULTS.invalid),
         )
         return jax.tree.map(jnp.asarray, state)
@@ -303,10 +301,13 @@ class Descent(AbstractStoppable, AbstractStepping):
         """What is saved at a time."""
         return Stepped(params, optimizer_state) if self.keep_state else params
 
-    def _limit(self, problem: Problem, loss: Float[Array, ""]) -> Float[Array, ""]:
-        # A start that fits has no scale of its own: that of the targets is the loss of f = 0.
+    def _scale(self, problem: Problem, optimizer: Optimizer) -> Float[Array, ""]:
+        """The loss of f = 0, as a start that fits has no scale of its own; inf where a run comes back from any loss."""
         of_zero = jnp.abs(problem.loss_of_zero)
-        scale = jnp.maximum(jnp.abs(loss), jnp.where(jnp.isfinite(of_zero), of_zero, 0))
+        return jnp.where(grows(optimizer, problem.params), jnp.where(jnp.isfinite(of_zero), of_zero, 0), jnp.inf)
+
+    def _limit(self, scale: Float[Array, ""], loss: Float[Array, ""]) -> Float[Array, ""]:
+        scale = jnp.maximum(jnp.abs(loss), scale)
         return jnp.where(scale > 0, self.divergence_factor * nonzero(scale), jnp.inf)
 
     def _check(self, problem: Problem) -> None:
@@ -320,61 +321,111 @@ class Descent(AbstractStoppable, AbstractStepping):
         require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer, problem.params))
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
-        optimizer = self.optimizer.astype(problem.dtype)
-        return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, optimizer, s, alone=False), state)
+        move = self._move(problem)
 
-    def step(self, problem: Problem, state: DescentState) -> DescentState:
-        return self._step(problem, self.optimizer.astype(problem.dtype), state, alone=True)
+        def step(_, state: DescentState) -> DescentState:
+            moved, going = move(state, ~state.done), ~state.done
+            fine = self._bounded(problem, moved) & all_finite(moved.params)
+            new = self._saved(moved, going & fine)
+            kept, failed = chosen(going & fine, new, state), going & ~fine
+            result = RESULTS.where(failed, RESULTS.diverged, kept.result)
+            # The buffer has masked its own writes: selecting it whole would copy it in every step.
+            return dataclasses.replace(kept, saves=new.saves, done=kept.done | failed, result=result)
 
-    def _step(self, problem: Problem, optimizer: Optimizer, state: DescentState, *, alone: bool) -> DescentState:
-        order, on = self._order(problem, state), problem
-        if self.batches is not None:
-            on = _restrict(problem, *self.batches.draw(problem, ~state.done), None)
-        value, gradient = jax.value_and_grad(lambda p: self._batch_loss(on, p, state.steps, order))(state.params)
-        updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params, value)
-        params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), state.params, problem.eta, updates)
-        steps = state.steps + 1
-        # The loss is that before the step. A step that fails is not taken.
-        finite = jnp.isfinite(value) & all_finite(params)
-        failed = ~finite | (value * self._share(problem) > state.limit)
-        active = ~state.done & ~failed
-        index = state.saves.slot  # of the first target that is not behind
-        last = state.targets.shape[0] - 1
-        due = active & (state.targets[jnp.minimum(index, last)] == steps) & (index <= last)
-        saved = _written(state.saves.saved, self._row(params, optimizer_state), index, due, alone=alone)
+        return jax.lax.fori_loop(0, n, step, state)
+
+    def advance_alone(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
+        if self.batches is not None:  # none of them comes twice
+            return one_by_one(problem, self, state, n)[0]
+
+        # To look at new parameters in every step takes a tenth to a fifth of its time. So a plain loop is made, at the
+        # end of which one sees whether all went well. If not, it is made again with a look at each step, and then once
+        # more up to the one that fails.
+        def attempt(carry: tuple[Array, Array, Array, DescentState]) -> tuple[Array, Array, Array, DescentState]:
+            end, careful, _, _ = carry
+            found, fine = self._plain(problem, state, end, careful)
+            return jnp.where(careful & ~fine, found.steps - 1, end), careful | ~fine, fine, found
+
+        end, no = state.steps + n, jnp.array(False)
+        reached, _, _, found = jax.lax.while_loop(lambda at: ~at[2], attempt, (end, no, no, state))
+        failed = reached < end
+        result = RESULTS.where(failed, RESULTS.diverged, found.result)
+        return dataclasses.replace(found, done=found.done | failed, result=result)
+
+    def _plain(
+        self, problem: Problem, state: DescentState, end: Int[Array, ""], careful: Bool[Array, ""]
+    ) -> tuple[DescentState, Bool[Array, ""]]:
+        """The state after so many steps, and whether none has failed; after one that has, `careful` stops at once."""
+        move = self._move(problem)
+
+        def stretch(carry: tuple[DescentState, Bool[Array, ""]]) -> tuple[DescentState, Bool[Array, ""]]:
+            state, _ = carry
+            target = state.targets[jnp.minimum(state.saves.slot, state.targets.shape[0] - 1)]
+            stop = jnp.minimum(jnp.minimum(target, jnp.maximum(state.last, state.steps + 1)), end)
+            stop = jnp.where(careful, state.steps + 1, stop)
+            on = lambda at: (at.steps < stop) & ~at.done & self._bounded(problem, at)
+            moved = jax.lax.while_loop(on, lambda at: move(at, jnp.array(True)), state)
+            fine = self._bounded(problem, moved) & all_finite(moved.params)
+            return self._saved(moved, jnp.array(True)), fine
+
+        on = lambda carry: ~carry[0].done & carry[1] & (carry[0].steps < end)
+        return jax.lax.while_loop(on, stretch, (state, jnp.array(True)))
+
+    def _move(self, problem: Problem) -> Callable[[DescentState, Bool[Array, ""]], DescentState]:
+        """A function that makes a step, whatever comes of it, where it is wanted; `_saved` does the rest."""
+        optimizer, eta = self.optimizer.astype(problem.dtype), problem.eta
+
+        def move(at: DescentState, wanted: Bool[Array, ""]) -> DescentState:
+            order, on = self._order(problem, at, wanted), problem
+            if self.batches is not None:
+                on = _restrict(problem, *self.batches.draw(problem, wanted), None)
+            value, gradient = jax.value_and_grad(lambda p: self._batch_loss(on, p, at.steps, order))(at.params)
+            updates, memory = optimizer.update(gradient, at.optimizer_state, at.params, value)
+            params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), at.params, eta, updates)
+            new = dataclasses.replace(
+                at,
+                params=params,
+                optimizer_state=memory,
+                value=value,
+                limit=jnp.where(at.steps == 0, self._limit(at.scale, value), at.limit),
+                order=order,
+                steps=at.steps + 1,
+            )
+            if self.schedule is not None:
+                t, lost = later(at.t, at.lost, self.schedule.rate(at.steps, at.t.dtype))
+                new = dataclasses.replace(new, t=t, lost=lost)
+            if self.until is None:
+                return new
+            met = is_met(self.until, lambda: View(problem, self._clock(new), params))
+            return dataclasses.replace(new, done=met, result=RESULTS.where(met, RESULTS.event, at.result))
+
+        return move
+
+    def _clock(self, state: DescentState) -> Float[Array, ""]:
+        """The time after the steps of a state."""
+        # A product rounds once, where a sum of equal rates would round at every step.
+        return time_at(state.steps, state.per_step) if self.schedule is None else state.t
+
+    def _bounded(self, problem: Problem, state: DescentState) -> Bool[Array, ""]:
+        """True if the loss before the last step shows no divergence."""
+        return jnp.isfinite(state.value) & (state.value * self._share(problem) <= state.limit)
+
+    def _saved(self, moved: DescentState, active: Bool[Array, ""]) -> DescentState:
+        """The state after steps up to the next that is saved, with what is saved if it is active."""
+        index = moved.saves.slot  # of the first target that is not behind
+        last = moved.targets.shape[0] - 1
+        due = active & (moved.targets[jnp.minimum(index, last)] == moved.steps) & (index <= last)
+        # A branch of a batch would copy the whole buffer in every step; a row that is out of range is dropped.
+        where = lambda buffer: jnp.where(due, index, buffer.shape[0])
+        write = lambda buffer, p: buffer.at[where(buffer)].set(p, mode="drop")
+        saved = jax.tree.map(write, moved.saves.saved, self._row(moved.params, moved.optimizer_state))
         # Several times may round to one step: their slots are passed together, and `finish` fills the others.
-        slot = jnp.where(active, jnp.sum(state.targets <= steps), state.saves.slot)
-        saves = Saves(state.saves.times, saved, slot)
-
-        t, lost = self._after(state)
-        met = is_met(self.until, lambda: View(problem, t, params))
-        exhausted = (steps >= state.last) & ~saves.complete
-        result = RESULTS.where(exhausted, RESULTS.max_steps, state.result)
-        result = RESULTS.where(met, RESULTS.event, result)
-        new = DescentState(
-            t=t,
-            per_step=state.per_step,
-            lost=lost,
-            params=params,
-            optimizer_state=optimizer_state,
-            limit=state.limit,
-            targets=state.targets,
-            last=state.last,
-            order=state.order,
-            saves=state.saves,
-            steps=steps,
-            done=met | saves.complete | exhausted,
-            result=result,
-        )
-        kept = chosen(active, new, state)
-        result = RESULTS.where(failed & ~state.done, RESULTS.diverged, kept.result)
-        # The buffer has masked its own writes, and the order is that of the next step, whether it is taken or not:
-        # selecting them whole would copy them at every step. Nobody reads the memory of an optimizer whose run has
-        # ended by a step that failed; in a batch it is kept, as such a run must stay as it is.
-        memory = optimizer_state if alone and not self.keep_state else kept.optimizer_state
-        places = lambda s: (s.saves, s.done, s.result, s.order, s.optimizer_state)
-        values = (saves, kept.done | failed, result, order, memory)
-        return eqx.tree_at(places, kept, values, is_leaf=lambda leaf: leaf is None)
+        slot = jnp.where(active, jnp.sum(moved.targets <= moved.steps), index)
+        saves = Saves(moved.saves.times, saved, slot)
+        exhausted = (moved.steps >= moved.last) & ~saves.complete
+        result = RESULTS.where(exhausted & ~moved.done, RESULTS.max_steps, moved.result)
+        done = moved.done | saves.complete | exhausted
+        return dataclasses.replace(moved, t=self._clock(moved), saves=saves, done=done, result=result)
 
     def _share(self, problem: Problem) -> float:
         """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
@@ -384,14 +435,14 @@ class Descent(AbstractStoppable, AbstractStepping):
         samples = samples_in(problem.x)
         return samples // (samples if self.batch_size is None else self.batch_size)
 
-    def _order(self, problem: Problem, state: DescentState) -> Int[Array, " samples"] | None:
+    def _order(self, problem: Problem, at: DescentState, wanted: Bool[Array, ""]) -> Int[Array, " samples"] | None:
         """The order of the samples in the epoch of the next step, which is drawn at the first step of it."""
         key = self.key
-        if state.order is None or key is None:
+        if at.order is None or key is None:
             return None
-        epoch, batch = jnp.divmod(state.steps, self._steps_per_epoch(problem))
+        epoch, batch = jnp.divmod(at.steps, self._steps_per_epoch(problem))
         draw = lambda: jr.permutation(jr.fold_in(key, epoch), samples_in(problem.x))
-        return jax.lax.cond((batch == 0) & ~state.done, draw, lambda: state.order)
+        return jax.lax.cond((batch == 0) & wanted, draw, lambda: at.order)
 
     def _batch_loss(
         self, problem: Problem, params: PyTree, step: Int[Array, ""], order: Int[Array, " samples"] | None
@@ -412,36 +463,27 @@ class Descent(AbstractStoppable, AbstractStepping):
         return problem.objective(params)
 
     def finish(self, problem: Problem, state: DescentState) -> March:
-        # No step has looked at the loss after the last one.
-        loss = problem.objective(state.params)
-        known = (state.result == RESULTS.event) | (state.result == RESULTS.invalid) | ~state.done
-        fine = jnp.isfinite(loss) & (loss <= state.limit)
-        result = RESULTS.where(known | fine, state.result, RESULTS.diverged)
         # Times that round to one step share the row that its first time has saved.
         first = jnp.searchsorted(state.targets, state.targets)
         saves = Saves(state.saves.times, jax.tree.map(lambda leaf: leaf[first], state.saves.saved), state.saves.slot)
         held = (state.result == RESULTS.event) & (state.targets > state.steps)
+        saved = hold(saves, self._row(state.params, state.optimizer_state), held)
+        # No step has looked at the loss after the last one. It is asked of what is saved, as one who observes it asks.
+        last = jax.tree.map(lambda leaf: leaf[-1], saved)
+        loss = problem.objective(last.params if self.keep_state else last)
+        over = saves.complete & (state.result == at_last_time(self.until))
+        diverged = over & ~(jnp.isfinite(loss) & (loss <= state.limit))
         return March(
             times=saves.times,
-            saved=hold(saves, self._row(state.params, state.optimizer_state), held),
+            saved=saved,
             params=self._row(state.params, state.optimizer_state),
             t_end=state.t,
-            result=result,
+            result=RESULTS.where(diverged, RESULTS.diverged, state.result),
             steps=state.steps,
             rejected=jnp.zeros_like(state.steps),
             evaluations=state.steps,
             certificate=None,
         )
-
-
-def _written(saved: PyTree, values: PyTree, row: Int[Array, ""], due: Bool[Array, ""], *, alone: bool) -> PyTree:
-    """What is saved, with a row of it written if it is due."""
-    if alone:
-        write = lambda: jax.tree.map(lambda buffer, p: buffer.at[row].set(p), saved, values)
-        return jax.lax.cond(due, write, lambda: saved)
-    # A branch of a batch would copy the whole buffer in every step; a row that is out of range is dropped.
-    where = lambda buffer: jnp.where(due, row, buffer.shape[0])
-    return jax.tree.map(lambda buffer, p: buffer.at[where(buffer)].set(p, mode="drop"), saved, values)
 
 
 def _noisy_loss(noise: Callable[..., Array], problem: Problem, params: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from ..._core import step_alone
+from ..._core import advance_alone
 from ..._solve import observe_march
 from ..grid._axes import rows_at
 from ._builder import Cells, Leaves
@@ -22,6 +22,7 @@ LONG = 0.1  # seconds of a call of a loop that are enough: more lanes at once wo
 PORTION = 8  # lanes enter and leave by this part of a batch: fewer would wait for others, more would be calls for few
 LOOK = 0.2  # seconds between two looks at a batch in lockstep, about
 NONE = -1  # in the place of a lane
+ENDLESS = np.iinfo(np.int32).max  # steps, more than any run makes
 
 
 @final
@@ -37,11 +38,9 @@ class Looped(AbstractRunner):
         @functools.partial(jax.jit, inline=True)  # traced once, though its shapes are asked for before
         def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
             problem, march = self.lane(self.builder.leaves(cell))
-            step = lambda at: (step_alone(problem, march, at[0]), at[1] + 1)
-            start = march.init(problem, self.ts), jnp.zeros((), jnp.int32)
-            state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
+            state, attempts = advance_alone(problem, march, march.init(problem, self.ts), ENDLESS)
             run = march.finish(problem, state)
-            return lane_of(run, observe_march(problem, self.observables, run)), attempts
+            return lane_of(run, observe_march(problem, self.observables, run)), attempts.astype(jnp.int32)
 
         def batch(cells: dict[str, Array], count: Int[Array, " device"]) -> tuple[Lanes, Int[Array, " lanes"]]:
             def fill(index: Array, found: Any) -> Any:
