@@ -88,6 +88,7 @@ def test_a_long_march_says_where_it_is(monkeypatch, capsys):
     ticks = itertools.count()
     monkeypatch.setattr(shown, "time", types.SimpleNamespace(monotonic=lambda: float(next(ticks))))
     followed = lambda: solve(MODES, Descent(optax.sgd(0.001)), [0.0, 0.5, 60.0])
+    monkeypatch.setattr(marching, "WORK", 16 * marching.LEAST)
     monkeypatch.setattr(marching, "PATIENCE", 0.0)  # looks stay as close as the first two
     run = followed()
     said = re.findall(r"Descent\(sgd\): (\d+) steps in (\d+) s, at (\d) of 3 times\n", capsys.readouterr().err)

@@ -15,10 +15,10 @@ from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, advance
 from ._problem import Problem
 
 
-# Most small marches (numbers held times samples) end within so many rounds of a chunk of steps; to look at a state from
-# Python takes as long as many steps of theirs. Others are looked at after the first round, then ever less often, as
-# long as it takes less than so many seconds from look to look.
-SMALL, ROUNDS, PATIENCE = 1_000_000, 16, 0.25
+# To look at a state from Python takes as long as many steps of a small march. So the first look is after so much work
+# (numbers held times samples, and what the least step takes, for each round of a chunk of steps), and the others come
+# ever less often, as long as it takes less than so many seconds from look to look.
+WORK, LEAST, PATIENCE = 16_000_000, 5_000, 0.25
 
 
 def march(problem: Problem, dynamics: AbstractMarching | Undecided, ts: Float[Array, " times"]) -> March:
@@ -88,7 +88,7 @@ def last_state(
 def _last_state(problem, dynamics, ts, show, enough: Callable[[AbstractState], bool] = lambda state: False):
     """The state in which a run ends, or the first one shown that is enough."""
     held = sum(leaf.size for leaf in jax.tree.leaves((problem, dynamics)) if eqx.is_array(leaf))
-    rounds = ROUNDS if held * samples_in(problem.x) <= SMALL else 1
+    rounds = max(1, WORK // (LEAST + held * samples_in(problem.x)))
     state = init(problem, dynamics, ts)
     while not (bool(state.done) or enough(state)):
         begin = time.perf_counter()
