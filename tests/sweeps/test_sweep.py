@@ -181,6 +181,14 @@ def test_axes_without_traced_ones():
     np.testing.assert_allclose(data["outputs"][:, :, 0, 0, 0], np.sqrt(2) * np.array([[1, -1], [2, -2]]), rtol=1e-6)
 
 
+def test_static_axes_alone_with_a_dynamics_that_chooses():
+    """A group then has one lane, without numbers of its own that the choice could be made by."""
+    build = lambda start: _modes(start=float(start))
+    data = QUIET(build, {"start": [1, 2]}, GradientFlow(), [0.0, 1.0])
+    alone = [solve(build(start), GradientFlow(), [0.0, 1.0])["loss"] for start in (1, 2)]
+    np.testing.assert_allclose(data["loss"], alone, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dynamics", [Descent(optax.sgd(0.1)), cases.ModesDecay()], ids=["march", "closed form"])
 def test_an_axis_on_which_nothing_depends(dynamics):
     data = QUIET(lambda repeat: _modes(), {"repeat": range(3)}, dynamics, [0.0, 1.0])

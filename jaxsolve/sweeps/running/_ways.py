@@ -26,8 +26,9 @@ class Ways:
 
     def __init__(self, builder: Builder, group: Group, ts: Float[Array, " times"], devices: Devices):
         self._builder, self._group, self._device = builder, group, devices.all[0]
-        way = lambda cell: builder.way(builder.leaves(cell), ts)
-        self._measure = jax.jit(lambda cells: jax.lax.map(way, cells) if devices.on_cpu else jax.vmap(way)(cells))
+        # Beside its place, since a lane may have no numbers of its own, as where widths are the only axis.
+        way = lambda lane: builder.way(builder.leaves(lane[1]), ts)
+        self._measure = jax.jit(lambda *lanes: jax.lax.map(way, lanes) if devices.on_cpu else jax.vmap(way)(lanes))
 
     def parts(self, wanted: np.ndarray) -> Iterator[tuple[Group, np.ndarray]]:
         """The group with each way that wanted lanes go, a flag for each cell of the grid, and the flags of these."""
@@ -51,6 +52,7 @@ class Ways:
                 some = places[start : start + ROWS]
                 # Filled up with the last lane, since calls of one size share a compilation.
                 padded = np.pad(some, (0, min(ROWS, len(self._group.lanes)) - len(some)), "edge")
-                found.append(np.asarray(self._measure(jax.tree.map(jnp.asarray, rows_at(cells, padded))))[: len(some)])
+                lanes = jax.tree.map(jnp.asarray, (padded, rows_at(cells, padded)))
+                found.append(np.asarray(self._measure(*lanes))[: len(some)])
         # There may be no lane at all, and NumPy concatenates no empty list.
         return np.concatenate([np.zeros(0, int), *found])
