@@ -95,6 +95,16 @@ class AbstractNetwork(eqx.Module):
         """
 
 
+class Fixed(eqx.Module):
+    """Arrays in a network that do not train, such as those that it started from.
+
+    Attributes:
+        arrays: a pytree of them.
+    """
+
+    arrays: PyTree
+
+
 def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
@@ -121,13 +131,17 @@ def _rates(net: Any, one: Callable[[Any], Any]) -> PyTree:
         _refuse_numbers(net)
 
     def rate(part: Any) -> PyTree:
-        if isinstance(part, eqx.nn.State):
+        if _stands_still(part):
             return jax.tree.map(lambda _: None, part)
         if _is_whole(part):
             return part.rates()
         return one(part) if eqx.is_inexact_array(part) else None
 
-    return jax.tree.map(rate, net, is_leaf=lambda part: _is_whole(part) or isinstance(part, eqx.nn.State))
+    return jax.tree.map(rate, net, is_leaf=lambda part: _is_whole(part) or _stands_still(part))
+
+
+def _stands_still(part: Any) -> bool:
+    return isinstance(part, eqx.nn.State | Fixed)
 
 
 def _refuse_numbers(net: Any) -> None:

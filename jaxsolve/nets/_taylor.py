@@ -10,11 +10,33 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._checks import describe, require_size
-from ._function import Call, Function
-from ._network import partition
+from .._programs import both_ways
+from ._network import Fixed, partition
 
 
-def taylor_expand(net: Any, degree: int) -> Function:
+class Taylor(eqx.Module):
+    """The Taylor series of a network in its parameters.
+
+    Attributes:
+        net: the network, whose parameters train.
+        start: the parameters that the series is about, leaf by leaf.
+        degree: of the highest power.
+    """
+
+    net: Any
+    start: Fixed
+    degree: int = eqx.field(static=True)  # changes the program
+
+    def __call__(self, x: Any) -> Array:
+        """The output for one sample."""
+        params, rest = partition(self.net)
+        start = jax.tree.unflatten(jax.tree.structure(params), self.start.arrays)
+        step = jax.tree.map(jnp.subtract, params, start)
+        terms = _derivatives(lambda p: both_ways(eqx.combine(p, rest))(x), step, self.degree)(start)
+        return sum((term / math.factorial(k) for k, term in enumerate(terms[1:], 1)), terms[0])
+
+
+def taylor_expand(net: Any, degree: int) -> Taylor:
     r"""The Taylor series of a network in its parameters, about where they are, as a network that starts there.
 
     $f_0 + \sum_k \partial_\theta^k f [(\theta - \theta_0)^k] / k!$ up to k = degree: with degree 1 the linearized
@@ -33,8 +55,8 @@ def taylor_expand(net: Any, degree: int) -> Function:
         [2.5]
 
     Raises:
-        TypeError: net is no network with parameters.
-        ValueError: degree is no whole number of 1 or more.
+        TypeError: net is no network with parameters, or degree no integer.
+        ValueError: degree is below 1.
 
     Reference:
         @inproceedings{bai2020taylorized, author={Y. Bai and B. Krause and H. Wang and C. Xiong and R. Socher},
@@ -43,14 +65,7 @@ def taylor_expand(net: Any, degree: int) -> Function:
     """
     if not callable(net) or not jax.tree.leaves(partition(net)[0]):
         raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
-    return Function(Call(_series, net, require_size(degree, "degree")), net)
-
-
-def _series(net: Any, x: Any, at: Any, degree: int) -> Array:
-    (params, rest), start = partition(net), partition(at)[0]
-    step = jax.tree.map(jnp.subtract, params, start)
-    terms = _derivatives(lambda p: eqx.combine(p, rest)(x), step, degree)(start)
-    return sum((term / math.factorial(k) for k, term in enumerate(terms[1:], 1)), terms[0])
+    return Taylor(net, Fixed(jax.tree.leaves(partition(net)[0])), require_size(degree, "degree"))
 
 
 def _derivatives(f: Callable[[PyTree], Array], step: PyTree, degree: int) -> Callable[[PyTree], tuple[Array, ...]]:
