@@ -138,6 +138,9 @@ def test_the_largest_stable_rate_is_that_of_neural_tangents(getkey, monkeypatch)
         ({"test": (jnp.zeros((3, 7)), jnp.zeros((3, 3)))}, r"cross must have shape \(m, 8\)"),
         ({"test": (jnp.zeros((3, 8)), jnp.zeros((3, 3))), "start_test": jnp.zeros((2, 3))}, "start_test must have"),
         ({"y": jnp.zeros((7, 3))}, "8 inputs but its targets"),
+        ({"start_test": jnp.zeros((3, 3))}, "start_test is given without test"),
+        ({"start": jnp.full((8, 3), jnp.nan)}, "start holds"),
+        ({"kernel": jnp.eye(8).reshape(8, 1, 8, 1)}, r"start must have shape \(8, 1\)"),
     ],
 )
 def test_what_does_not_fit(change, message):

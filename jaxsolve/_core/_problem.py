@@ -174,16 +174,21 @@ class Problem(eqx.Module):
         cross, y_test = (None, None) if test is None else read_pair(test)
         found = kernels.features(kernel, cross)
         n, blocks, _ = found.train.shape
-        start = as_array(start)
-        if start.ndim != 2 or len(start) != n or start.shape[1] < 1 or blocks not in (1, start.shape[1]):
-            outputs = "c" if blocks == 1 else blocks
+        start, shared = _array(start, "start"), jnp.ndim(kernel) == 2
+        require_finite(start, "start")
+        if start.ndim != 2 or len(start) != n or start.shape[1] < 1 or not (shared or blocks == start.shape[1]):
+            outputs = "c" if shared else blocks
             raise ValueError(f"start must have shape ({n}, {outputs}) for this kernel, got {describe(start)}")
         x = beside(found.train, read_like(start, start.shape, "start", found.train))
         net = FeatureModel.at_start(x, start.shape[1])
         if found.others is None:
+            if start_test is not None:
+                raise ValueError("start_test is given without test: give test=(kernel, targets), too")
             return cls(net, x, y, loss=loss)
+        require_finite(found.others, "the kernel of test")
         shape = len(found.others), start.shape[1]
         f = jnp.zeros(shape, x.dtype) if start_test is None else read_like(start_test, shape, "start_test", x)
+        require_finite(f, "start_test")
         return cls(net, x, y, test=(beside(found.others, f), y_test), loss=loss)
 
     def _read(self, x: Any, y: Any, which: str) -> tuple[Inputs, Array]:

@@ -25,7 +25,7 @@ SMALLER = "take a smaller rate"  # where there is nothing else to advise
 def check_finite(problem: Problem, params: PyTree, when: str) -> None:
     """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
     value = objective(problem, params)
-    if samples_in(problem.x) > problem.at_once:  # outputs are too large to be held
+    if samples_in(problem.x) > problem.at_once and problem.state is None:  # outputs are too large to be held
         sizes = np.asarray(_largest(problem, params))
     else:
         sizes = np.max(np.abs(np.asarray(outputs_at(problem, params))), axis=1)

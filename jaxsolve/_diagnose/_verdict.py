@@ -252,9 +252,8 @@ def _layers(seen: Examined) -> str:
             size = f"{each} ({update[most]:.2g} of {'its' if finite.size == 1 else 'their'} size)"
             said.append(size if update[most] > 0 else f"no {'other ' if appeared else ''}group moves")
         else:
-            said.append(
-                f"{names[most]} moves most ({_of_size(update[most])}), {names[least]} least ({update[least]:.2g})"
-            )
+            largest, smallest = _of_size(float(update[most])), f"{update[least]:.2g}"
+            said.append(f"{names[most]} moves most ({largest}), {names[least]} least ({smallest})")
     if not seen.kernel:
         making = int(np.argmax(share))
         said.append(f"{names[making]} makes {share[making]:.0%} of the kernel")

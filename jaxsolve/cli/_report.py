@@ -25,9 +25,9 @@ def report(
     theory
         The store of a sweep by theory.TwoLayerLine over the same axes, to draw theory's boundaries between regimes.
     """
-    for given in (store, theory):
+    for name, given in (("store", store), ("--theory", theory)):
         if given is not None and not given.exists():  # looked at first: the library takes seconds to load
-            raise FileNotFoundError(f"there is no store at '{given}'; give the folder that a sweep wrote with --store")
+            raise FileNotFoundError(f"{name}: there is no store at '{given}'; give the folder that a sweep wrote")
     from ..report import write
 
     try:

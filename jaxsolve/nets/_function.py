@@ -183,11 +183,16 @@ def from_stax(network: Any, params: Any, **options: Any) -> Function:
         >>> js.kernels.empirical(net, x, trace=True).ntk.shape, js.kernels.infinite(net, x).ntk.shape
         ((3, 3), (3, 3))
     """
-    if not (isinstance(network, tuple) and len(network) == 3 and all(map(callable, network))):
+    if not is_stax(network):
         raise TypeError(
             f"network must be (init_fn, apply_fn, kernel_fn) of neural_tangents.stax, got {describe(network)}"
         )
     return Function(Call(_stax, network[1], options), params, kernel_fn=network[2])
+
+
+def is_stax(network: Any) -> bool:
+    """True for `(init_fn, apply_fn, kernel_fn)`."""
+    return isinstance(network, tuple) and len(network) == 3 and all(map(callable, network))
 
 
 def _linen(params: PyTree, x: Any, module: Any, fixed: dict[str, Any], options: dict[str, Any]) -> Any:

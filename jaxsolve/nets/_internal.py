@@ -2,6 +2,7 @@
 
 from ._activations import find_activation as find_activation
 from ._called import takes as takes, why_not_called as why_not_called, with_state_words as with_state_words
+from ._function import is_stax as is_stax
 from ._layers import (
     AbstractWeighted as AbstractWeighted,
     Bias as Bias,

@@ -14,7 +14,7 @@ from ._linearized import (
     seen_size as seen_size,
 )
 from ._observable import check_observables as check_observables, require_observables as require_observables
-from ._optimizers import next_update as next_update, Slope as Slope, slope_at as slope_at
+from ._optimizers import next_update as next_update, slope_at as slope_at
 from ._response import rate_exponent as rate_exponent, Response as Response, response as response
 from ._stability import sharpness_ratio as sharpness_ratio
 from ._taps import read_program as read_program, run_program as run_program, TappedProgram as TappedProgram

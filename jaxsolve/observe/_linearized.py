@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
 from .._core import Problem, Quantity, View
-from .._numerics import nonzero, norm, samples_in
+from .._numerics import nonzero, norm, safe_sqrt, samples_in
 from ._lanczos import largest_eigenvalue, MOST
 from ._observable import Observable
 
@@ -34,7 +34,7 @@ def linear_change(problem: Problem, params: PyTree) -> Float[Array, "n out"]:
 def seen_size(problem: Problem, params: PyTree, eta: PyTree, slope: Float[Array, "n out"]) -> Float[Array, ""]:
     """|sqrt(eta) J^T r|, by one vjp: what the parameters see of a slope r in the outputs."""
     seen = jax.vjp(problem.outputs, params)[1](slope)[0]
-    return norm(ravel_pytree(jax.tree.map(lambda rate, g: jnp.sqrt(rate) * g, eta, seen))[0])
+    return norm(ravel_pytree(jax.tree.map(lambda rate, g: safe_sqrt(rate) * g, eta, seen))[0])
 
 
 @eqx.filter_jit

@@ -135,7 +135,7 @@ class Progress:
         if self._first is not None:
             since, compiled = self._first
             text += f"{self._done / max(passed, 1e-9):.3g}/s, "
-            if left and self._done > compiled:
+            if left and self._done > compiled:  # by what came after the batch that compiled
                 text += f"{_duration(left * (time.monotonic() - since) / (self._done - compiled))} left, "
         return f"{text}{self._failed} failed"
 

@@ -67,9 +67,8 @@ class InfiniteWidth(AbstractFixedKernel):
 
     def ntk(self, problem: Problem, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n m"]:
         """The eta-weighted NTK at infinite width."""
-        # The rates of networks from elsewhere, such as those of stax, are 1.
         eta = problem.eta if isinstance(problem.net, nets.AbstractLayered) else None
-        return kernels.infinite(problem.net, x1, x2, eta=eta).ntk
+        return kernels.infinite(problem.net, x1, x2, eta=eta).ntk  # the rates of neural-tangents are 1
 
     def doubt(self, problem: Problem, final: View) -> str:
         del problem, final  # no gradients would tell; `kernels.infinite` estimates its own error

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jax
+import equinox as eqx
 from jaxtyping import Array, Float
 
 from ..._numerics import Inputs
@@ -30,7 +30,12 @@ def empirical_nngp(net: Any, x1: Inputs, x2: Inputs | None = None) -> Float[Arra
         ValueError: inputs do not fit the network or are not finite.
     """
     check_inputs(net, x1, x2)
-    params, outputs = function(net)
-    one = jax.jit(outputs)(params, x1)
-    two = one if x2 is None else jax.jit(outputs)(params, x2)
+    one = _outputs(net, x1)
+    two = one if x2 is None else _outputs(net, x2)
     return one @ two.T / one.shape[1]
+
+
+@eqx.filter_jit
+def _outputs(net: Any, x: Inputs) -> Float[Array, "n out"]:
+    params, outputs = function(net)
+    return outputs(params, x)

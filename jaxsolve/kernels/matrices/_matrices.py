@@ -32,7 +32,7 @@ def read_like(value: Any, shape: tuple[int, ...], name: str, like: Array) -> Arr
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {describe(array)}")
     if array.dtype != like.dtype:
-        raise ValueError(f"{name} is {array.dtype}, the targets are {like.dtype}; convert one of them with astype")
+        raise ValueError(f"{name} is {array.dtype}, the others are {like.dtype}; convert one of them with astype")
     return array
 
 

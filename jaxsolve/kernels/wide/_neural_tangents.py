@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from ..._checks import require_finite
+from ..._checks import describe, require_finite
 from ...nets import Function
+from ...nets._internal import is_stax
 
 
 class NeuralTangentsUnavailable(ImportError):
@@ -122,12 +124,14 @@ def kernel_fn_of(net: Any) -> Callable[..., Any] | None:
     """The function that gives a network's kernels by neural-tangents; None if it has none."""
     if isinstance(net, Function):
         return net.kernel_fn
-    return net[2] if isinstance(net, tuple) and len(net) == 3 and all(map(callable, net)) else None
+    return net[2] if is_stax(net) else None
 
 
 def kernels_by(kernel_fn: Callable[..., Any], x1: Array, x2: Array | None) -> tuple[Array, Array]:
     """NNGP and NTK. Raises ValueError if there is not one number for each pair of samples, or inputs are not finite."""
     for name, x in (("x1", x1), ("x2", x1 if x2 is None else x2)):
+        if not eqx.is_array(x) or x.ndim < 2 or x.shape[1:] != x1.shape[1:]:
+            raise ValueError(f"{name} must be an array (n, ...) of inputs of one shape, got {describe(x)}")
         require_finite(x, name)
     with stax():
         found = kernel_fn(x1, x2, ("nngp", "ntk"))
