@@ -48,9 +48,10 @@ def taylor_expand(net: Any, degree: int) -> Taylor:
         degree: 1 or more. The work grows like 2^degree.
 
     Example:
+        >>> import equinox as eqx
         >>> net = js.nets.Function(lambda w, x: jnp.exp(w * x)[None], jnp.zeros(()))
         >>> quadratic = js.nets.taylor_expand(net, 2)
-        >>> there = jax.tree.map(lambda w: w + 1, quadratic)  # 1 + 1 + 1/2
+        >>> there = eqx.tree_at(lambda series: series.net.params, quadratic, jnp.ones(()))  # 1 + 1 + 1/2
         >>> there(jnp.ones(())).tolist()
         [2.5]
 
