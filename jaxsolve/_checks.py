@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from ._attempt import attempt as attempt
+from ._extras import attempt as attempt
 
 
 def concrete(value: Any) -> np.ndarray | None:

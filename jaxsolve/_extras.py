@@ -1,7 +1,11 @@
-"""Libraries that a part of the package needs, and that a plain installation leaves out."""
+"""Code that is not ours: libraries that a plain installation leaves out, and what may raise anything.
+
+It stands alone, for the command, which starts before JAX is loaded.
+"""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 # The modules that each extra of pyproject.toml brings, as they are imported.
@@ -33,3 +37,14 @@ def needs(extra: str, purpose: str) -> Iterator[None]:
             f"repository pip install '.[{extra}]'",
             name=missing,
         ) from error
+
+
+def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
+    """The value of a function, and None; or None, and what it raises.
+
+    For what is not ours and may raise anything: networks, activations and optimizers of users, other libraries.
+    """
+    try:
+        return function(*arguments), None
+    except Exception as error:
+        return None, error

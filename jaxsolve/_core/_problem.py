@@ -309,6 +309,11 @@ class Problem(eqx.Module):
         return max(1, HELD // self.out_size)
 
     @property
+    def held(self) -> bool:
+        """True if the outputs of all samples are held at once; those of a network with state need all of them."""
+        return samples_in(self.x) <= self.at_once or self.state is not None
+
+    @property
     def target_rows(self) -> Float[Array, "n out"]:
         """The training targets as numbers; of labels at positions rows of 0 and 1, all 0 where masked."""
         if jnp.issubdtype(self.y.dtype, jnp.floating):
@@ -396,7 +401,7 @@ class Problem(eqx.Module):
         Outputs that are too large to be held for all samples, as those of language models, are made for a few at a
         time, and again on the way back.
         """
-        if samples_in(self.x) <= self.at_once or self.state is not None:
+        if self.held:
             return self.loss.value(self.outputs(params), self.y)
 
         def of_sample(x: PyTree, y: Array, initial: Array | None) -> Float[Array, ""]:

@@ -3,7 +3,6 @@
 import functools
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,7 @@ from . import _thresholds
 from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
-from ._lens import inside, Lens, suited, through, with_inside
+from ._lens import inside, suited, through, with_inside
 from ._movement import progress as progress_of, pull_at, relative_change, whole_kernel
 from ._stability import difference, moves
 from ._train import loss_of, train
@@ -130,8 +129,7 @@ def before(
         )
     exponent = rate_exponent(descent.optimizer, few.params, state, slope)
 
-    size = problem.out_size
-    linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
+    linear = through(problem, scale=1.0, linear=True)
     run = train(
         linear, optimizer, [0, steps], batch_size, key, value=lambda end: loss_of(problem, _linear(problem, end))
     )
@@ -175,19 +173,14 @@ def _linear(problem: Problem, end: PyTree) -> Array:
     return outputs_at(problem, problem.params) + linear_change(problem, with_inside(problem.params, inside(end)))
 
 
-def _seen_through(problem: Problem, lens: Lens) -> Problem:
-    return eqx.tree_at(lambda p: p.net, problem, lens)
-
-
 def _trained_at(
     problem, few, eta, optimizer, steps, batch_size, key, trace, multiplier: float, exponent: float
 ) -> float:
     """The kernel's change by the end of training with a multiplier, its rate made to suit."""
-    lens = through(problem.net, problem.x, problem.out_size, scale=multiplier)
+    seen = through(problem, scale=multiplier)
     # With a multiplier m the gradient is m times as large, so the update m^p times, and what a step adds to f m^(1 + p)
     # times: the rate takes that back.
     rate = jnp.asarray(multiplier ** -(1 + exponent), problem.dtype)
-    seen = _seen_through(problem, lens)
     run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
     rates = with_inside(seen.params, eta)

@@ -13,8 +13,8 @@ from jaxtyping import Array, PyTree
 from .. import kernels
 from .._core import Problem
 from ..kernels._internal import coarsest, Trace
-from ..observe._internal import find_groups, Groups, outputs_at, relative_sizes
-from ._movement import compare_kernels, group_kernels, learnable, movement
+from ..observe._internal import find_groups, Groups, relative_sizes
+from ._movement import compare_kernels, group_kernels, learnable, movement, pull_at
 from ._pairs import adjacent, alignments
 from ._stability import difference
 
@@ -79,11 +79,12 @@ def examine(
     groups = find_groups(checkpoints[0])
     start = group_kernels(probe, checkpoints[0], eta, groups, trace)
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
+    pull = pull_at(probe, checkpoints[0], eta)
     rows: list[dict[str, float]] = []
     last, moved, compared = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
         say(f"looking at kernels at step {step} of {steps[-1]}")
-        moved = movement(probe, params, eta, eps, products)
+        moved = movement(probe, pull, params, eta, eps, products)
         # The first checkpoint is the start, whose kernels are known.
         last = group_kernels(probe, params, eta, groups, trace) if rows else start
         compared = compare_kernels(probe, last, start)
@@ -124,7 +125,7 @@ def examine(
         by_group,
         pairs,
         by_pair,
-        bool(learnable(probe, outputs_at(probe, checkpoints[0]), eps)),
+        bool(learnable(probe, pull.outputs, eps)),
         bool(moved.moved),
         bool(moved.hidden),
         why,

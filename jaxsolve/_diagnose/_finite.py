@@ -8,14 +8,14 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._core import Problem
-from .._numerics import samples_in, take_samples
+from .._numerics import take_samples
 from ..dynamics import Descent
 from ..kernels._internal import nonfinite_derivatives, Trace
 from ..observe._internal import next_update, outputs_at, slope_at
 from ._lens import suited
 from ._movement import whole_kernel
 from ._stability import is_finite
-from ._train import objective, ShortTraining
+from ._train import loss_of, objective, ShortTraining
 
 
 NAMED = 6  # more are counted
@@ -24,11 +24,11 @@ SMALLER = "take a smaller rate"  # where there is nothing else to advise
 
 def check_finite(problem: Problem, params: PyTree, when: str) -> None:
     """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
-    value = objective(problem, params)
-    if samples_in(problem.x) > problem.at_once and problem.state is None:  # outputs are too large to be held
-        sizes = np.asarray(_largest(problem, params))
+    if problem.held:
+        f = outputs_at(problem, params)
+        sizes, value = np.max(np.abs(np.asarray(f)), axis=1), loss_of(problem, f)
     else:
-        sizes = np.max(np.abs(np.asarray(outputs_at(problem, params))), axis=1)
+        sizes, value = np.asarray(_largest(problem, params)), objective(problem, params)
     bad = int(np.sum(~np.isfinite(sizes)))
     if bad:
         raise ValueError(

@@ -100,12 +100,12 @@ def _slope(problem: Problem, f: Float[Array, "n out"]) -> tuple[Float[Array, "n 
     return slope / nonzero(size), size
 
 
-def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float, products: int) -> Movement:
-    """The movement of the outputs, by one jvp, two vjps and the largest eigenvalue of the kernel with rates eta.
+def movement(problem: Problem, start: Pull, params: PyTree, eta: PyTree, eps: float, products: int) -> Movement:
+    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta.
 
     The network rounds to eps; the eigenvalue is by so many products at most.
     """
-    start, now = (pull_at(problem, at, eta) for at in (problem.params, params))
+    now = pull_at(problem, params, eta)
     linear, largest = linear_change(problem, params), kernel_size(problem, params, eta, products)
     on_slope = now.seen**2 if problem.state is None else on_kernel(problem, params, eta, now.slope)
     return _movement(problem, start, now, linear, on_slope, largest, eps)
@@ -113,7 +113,13 @@ def movement(problem: Problem, params: PyTree, eta: PyTree, eps: float, products
 
 @eqx.filter_jit
 def _movement(
-    problem: Problem, start: Pull, now: Pull, linear: Array, on_slope: Array, largest: Array, eps: float
+    problem: Problem,
+    start: Pull,
+    now: Pull,
+    linear: Float[Array, "n out"],
+    on_slope: Float[Array, ""],
+    largest: Float[Array, ""],
+    eps: float,
 ) -> Movement:
     f, change = now.outputs, now.outputs - start.outputs
     moved, whole = jnp.any(change != 0), f if problem.initial is None else f + problem.initial  # what is rounded

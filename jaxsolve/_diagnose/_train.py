@@ -112,9 +112,9 @@ def advance(descent: Descent, problem: Problem, state: Any, n: Array) -> Any:
 
 def objective(problem: Problem, params: PyTree) -> float:
     """The training loss."""
-    if samples_in(problem.x) > problem.at_once:  # outputs are too large to be held
-        return float(slope_at(problem, params).value)
-    return loss_of(problem, outputs_at(problem, params))
+    if problem.held:
+        return loss_of(problem, outputs_at(problem, params))
+    return float(slope_at(problem, params).value)  # by the program that there is, a few samples at a time
 
 
 def loss_of(problem: Problem, f: Float[Array, "n out"]) -> float:
@@ -123,5 +123,5 @@ def loss_of(problem: Problem, f: Float[Array, "n out"]) -> float:
 
 
 @eqx.filter_jit
-def _loss_of(problem: Problem, f: Array) -> Array:
+def _loss_of(problem: Problem, f: Float[Array, "n out"]) -> Float[Array, ""]:
     return problem.loss.value(f, problem.y)

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from .._attempt import attempt
+from .._extras import attempt
 from ._kept import ENABLED, FOLDER, programs_folder, SETTINGS, writable
 from ._say import say
 

@@ -13,6 +13,6 @@ from ._layers import (
     SpatialMean as SpatialMean,
     StandardizeBatch as StandardizeBatch,
 )
-from ._network import networks_in as networks_in
+from ._network import Fixed as Fixed, networks_in as networks_in
 from ._normalization import AbstractNormalization as AbstractNormalization
 from ._state import copy_state as copy_state, FREEZE as FREEZE, Frozen as Frozen, takes_state as takes_state
