@@ -106,7 +106,7 @@ def _line(ax: Any, x: np.ndarray, y: np.ndarray, index: int, label: str, **style
 
 
 def _legend(ax: Any) -> None:
-    ax.legend(frameon=False, fontsize=7.5, handlelength=1.8)
+    ax.legend(framealpha=0.8, edgecolor="none", fontsize=7.5, handlelength=1.8)
 
 
 def _loss(ax: Any, history: Arrays) -> None:
@@ -131,16 +131,7 @@ def _movement(ax: Any, history: Arrays) -> None:
     _line(ax, steps[1:], history["kernel_change"][1:], 0, "kernel change")
     _line(ax, steps[1:], history["nonlinearity"][1:], 1, "nonlinearity")
     _line(ax, steps, history["kernel_alignment"], 2, "alignment with target")
-    ax.axhline(KERNEL_CHANGE.value, color="0.35", ls="--", lw=1)
-    ax.text(
-        0.02,
-        KERNEL_CHANGE.value,
-        "limit of kernel change",
-        fontsize=7.5,
-        color="0.25",
-        va="bottom",
-        transform=ax.get_yaxis_transform(),
-    )
+    ax.axhline(KERNEL_CHANGE.value, color="0.35", ls="--", lw=1, label="limit of kernel change")
     positive = np.concatenate([history[name][1:] for name in ("kernel_change", "nonlinearity")])
     positive = positive[np.isfinite(positive) & (positive > 0)]
     if positive.size:
@@ -159,14 +150,12 @@ def _stability(ax: Any, history: Arrays) -> None:
         with np.errstate(divide="ignore"):
             inverse = 1 / history["critical_rate"]
         _line(ax, steps, np.where(np.isfinite(inverse), inverse, np.nan), 1, "rate/critical rate")
-    ax.axhline(STABILITY.value, color="0.35", ls="--", lw=1)
+    ax.axhline(STABILITY.value, color="0.35", ls="--", lw=1, label="edge of stability")
     ax.set_yscale("log")
-    ax.text(0.02, 1, "edge of stability", fontsize=7.5, color="0.25", va="bottom", transform=ax.get_yaxis_transform())
     low, high = ax.get_ylim()
-    ax.set_ylim(min(0.5, low), max(2.0, high))  # the text outside of them would leave no room for the axes
+    ax.set_ylim(min(0.5, low), max(2.0, high))
     ax.set_title("Its steps are stable below 1")
-    if ax.get_legend_handles_labels()[0]:
-        _legend(ax)
+    _legend(ax)
 
 
 def _multiplier(ax: Any, by_scale: Arrays) -> None:
@@ -191,6 +180,10 @@ def _multiplier(ax: Any, by_scale: Arrays) -> None:
             label="trained there",
         )
     ax.set(xscale="log", yscale="log")
+    # Whole decades, and numbers at these alone: others would overlap.
+    first, last = np.floor(np.log10(multiplier.min()) - 0.01), np.ceil(np.log10(multiplier.max()) + 0.01)
+    ax.set_xlim(10**first, 10**last)
+    ax.xaxis.set_minor_formatter("")
     _legend(ax)
 
 
