@@ -50,7 +50,9 @@ def in_float32(dtypes: Iterable[Any]) -> str:
     """Advice on what to do about parameters of other dtypes than are served."""
     if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes):
         return "hold real and imaginary parts as two arrays, and put them together in the call"
-    return "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
+    advice = "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
+    half = [dtype for dtype in dtypes if dtype in (jnp.bfloat16, jnp.float16)]
+    return advice + (f", or go on computing in {half[0]} by js.nets.MixedPrecision(net, jnp.{half[0]})" if half else "")
 
 
 def require_settings(tree: Any, name: str) -> None:

@@ -32,14 +32,19 @@ def given_params(problem: Problem, given: Any) -> PyTree:
     if len(found) != len(wanted):
         held = f"{len(found)} arrays of floats where the problem's network has {len(wanted)} parameters"
         raise ValueError(f"params holds {held}, got {describe(given)}; {advice}")
+    leaves = []
     for (path, leaf), (ours, param) in zip(found, wanted, strict=True):
         name = jax.tree_util.keystr(ours)
-        if jnp.shape(leaf) != param.shape or jnp.result_type(leaf) != param.dtype or not _alike(path, ours):
+        # Those of a network in half precision, as `nets.MixedPrecision` holds it: float32 has each of these numbers.
+        half = jnp.result_type(leaf) in (jnp.bfloat16, jnp.float16) and param.dtype == jnp.float32
+        fits = jnp.shape(leaf) == param.shape and (half or jnp.result_type(leaf) == param.dtype)
+        if not fits or not _alike(path, ours):
             raise ValueError(
                 f"params holds {describe(leaf)} at {jax.tree_util.keystr(path) or 'its root'}, where the problem's "
                 f"network has {name}, {describe(param)}; {advice}"
             )
-    return jax.tree.unflatten(jax.tree.structure(problem.params), [leaf for _, leaf in found])
+        leaves.append(leaf.astype(param.dtype) if half else leaf)
+    return jax.tree.unflatten(jax.tree.structure(problem.params), leaves)
 
 
 def _alike(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:

@@ -130,3 +130,35 @@ def test_outputs_that_do_not_move_are_said_to():
     report = js.diagnose(mixed(), x, y, optimizer=optax.sgd(1e-8), steps=2, checkpoints=1, products=3)
     assert report.findings["nonlinearity"].words == "the outputs have not changed"
     assert "Its outputs have not changed." in str(report)
+
+
+def test_parameters_in_half_precision():
+    """Through `MixedPrecision`, to the bit as a module that casts by hand; not as one that computes in float32."""
+    x, y = data()
+    cast = lambda dtype: lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf
+    half = jax.tree.map(cast(jnp.bfloat16), mixed().net)
+    net = js.nets.MixedPrecision(half, jnp.bfloat16)
+    by_hand = Mixed(jax.tree.map(cast(jnp.float32), half), jnp.bfloat16, jnp.float32)
+    optimizer = optax.adam(1e-2)
+    loss = lambda net: js.solve(js.Problem(net, x, y), js.Descent(optimizer), [0.2, 1.0])["loss"]
+    np.testing.assert_array_equal(loss(net), loss(by_hand))
+    assert not np.array_equal(loss(net), loss(by_hand.net))
+    with pytest.raises(
+        ValueError, match=r"or go on computing in bfloat16 by js.nets.MixedPrecision\(net, jnp.bfloat16"
+    ):
+        js.diagnose(half, x, y)
+    for bad, error, said in ((3, TypeError, "a network acting"), (half, ValueError, "dtype must be jnp.bfloat16")):
+        with pytest.raises(error, match=said):
+            js.nets.MixedPrecision(bad, jnp.float32)
+
+
+def test_a_diagnosis_of_parameters_in_half_precision_says_so():
+    x, y = data()
+    half = jax.tree.map(lambda a: a.astype(jnp.bfloat16) if eqx.is_inexact_array(a) else a, mixed().net)
+    report = js.diagnose(js.nets.MixedPrecision(half, jnp.bfloat16), x, y, optimizer=optax.adam(1e-2), steps=30)
+    assert any("computes in bfloat16" in note for note in report.notes)
+    monitor = js.Monitor(js.Problem(js.nets.MixedPrecision(half, jnp.bfloat16), x, y), every=1)
+    row = monitor(0, half)
+    assert row is not None
+    assert np.isfinite(row["loss"])
+    assert row["kernel_change"] == 0
