@@ -413,8 +413,10 @@ class Problem(eqx.Module):
     @property
     def loss_of_zero(self) -> Float[Array, ""]:
         """The training loss of f = 0: the scale of the targets."""
-        # Of one sample's zeros: those of all would be a constant, through which the compiler computes for seconds.
-        return self._average(lambda x, y, initial: self.loss.pointwise(jnp.zeros(self.out_size, self.dtype), y))
+        # Of one sample's zeros, which the compiler may not see: it would compute by itself what they give, which takes
+        # 12 s of a language model's outputs, and 40 ms where it runs.
+        zeros = lambda: jax.lax.optimization_barrier(jnp.zeros(self.out_size, self.dtype))
+        return self._average(lambda x, y, initial: self.loss.pointwise(zeros(), y))
 
     def _average(self, of_sample: Callable[..., Float[Array, ""]]) -> Float[Array, ""]:
         """The average of a function of a sample, its target and what is subtracted from its output, a few at a time."""
