@@ -12,13 +12,22 @@ from jaxtyping import Array, PyTree
 from .._core import Problem
 from ..dynamics import Descent
 from ..kernels._internal import Trace
-from ..observe._internal import linear_change, next_update, outputs_at, rate_exponent, slope_at
+from ..observe._internal import (
+    curvature,
+    linear_change,
+    next_update,
+    outputs_at,
+    progress_between,
+    pull_at,
+    rate_exponent,
+    slope_at,
+)
 from . import _thresholds
-from ._crossover import Crossover, crossover, curvature
+from ._crossover import Crossover, crossover
 from ._diagnosis import Finding
 from ._examine import test_loss
 from ._lens import inside, suited, through, with_inside
-from ._movement import progress as progress_of, pull_at, relative_change, whole_kernel
+from ._movement import relative_change, whole_kernel
 from ._stability import difference, moves
 from ._train import loss_of, train
 from ._verdict import side
@@ -129,13 +138,13 @@ def before(
         )
     exponent = rate_exponent(descent.optimizer, few.params, state, slope)
 
-    linear = through(problem, scale=1.0, linear=True)
+    linear, start = through(problem, scale=1.0, linear=True), outputs_at(problem, problem.params)
     run = train(
-        linear, optimizer, [0, steps], batch_size, key, value=lambda end: loss_of(problem, _linear(problem, end))
+        linear, optimizer, [0, steps], batch_size, key, value=lambda end: loss_of(problem, _linear(start, problem, end))
     )
     end = run.checkpoints[-1].params
-    now = pull_at(problem, problem.params, eta, _linear(problem, end))
-    progress = float(progress_of(pull_at(problem, problem.params, eta), now))
+    now = pull_at(problem, problem.params, eta, _linear(start, problem, end))
+    progress = float(progress_between(pull_at(problem, problem.params, eta, start), now))
     if run.diverged or not progress > LEAST:
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
         notes.append(f"Where features begin is not known: the linearized network {why}.")
@@ -152,7 +161,7 @@ def before(
         return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
-    linear_loss = loss_of(probe, _linear(probe, end))  # as that of the network
+    linear_loss = loss_of(probe, _linear(outputs_at(probe, probe.params), probe, end))  # as that of the network
     if exponent is None:
         if verify:
             notes.append("Nothing was trained on both sides of the multiplier: the rates to suit it are not known.")
@@ -168,9 +177,9 @@ def before(
     return Before(findings, by_scale, linear_loss, test, words, notes, stuck)
 
 
-def _linear(problem: Problem, end: PyTree) -> Array:
-    """The outputs of the linearized network where its training has come to."""
-    return outputs_at(problem, problem.params) + linear_change(problem, with_inside(problem.params, inside(end)))
+def _linear(start: Array, problem: Problem, end: PyTree) -> Array:
+    """The outputs of the linearized network where its training has come to; `start` are those at the start."""
+    return start + linear_change(problem, with_inside(problem.params, inside(end)))
 
 
 def _trained_at(
@@ -184,7 +193,7 @@ def _trained_at(
     run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
     rates = with_inside(seen.params, eta)
-    progress = float(progress_of(*(pull_at(seen, params, rates) for params in (seen.params, end))))
+    progress = float(progress_between(*(pull_at(seen, params, rates) for params in (seen.params, end))))
     if run.diverged or not progress > LEAST:
         return float("nan")
     kernels = [whole_kernel(few, params, eta, trace) for params in (few.params, with_inside(few.params, inside(end)))]

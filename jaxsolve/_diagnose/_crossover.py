@@ -5,55 +5,22 @@ by $\Delta/\alpha$ (Chizat et al.), where $\Delta$ is what it takes without mult
 the same optimizer, tells the displacement at every alpha; alpha is where the kernel there has moved by the limit.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
+import scipy.optimize
 from jaxtyping import Array, Float, PyTree
 
 from .._core import Problem
-from .._numerics import nonzero, norm, unit
 from ..kernels._internal import Trace
 from ._movement import relative_change, whole_kernel
 
 
 # Displacements that are tried: below, float32 cannot tell the change of a kernel from rounding.
-SMALLEST, LARGEST, TRIALS = 1e-4, 1e4, 14
-
-
-class Curvature(NamedTuple):
-    """Chizat's ratio along one direction of the parameters, by two nested jvps.
-
-    Attributes:
-        ratio: |D^2 f[u, u]| s/(2 |D f[u]|), with the s at which the loss, falling as it does at first, would have
-            fallen by its size: to 0, if it is positive. NaN where the loss does not fall.
-        second: |D^2 f[u, u]| with u of norm 1.
-    """
-
-    ratio: Float[Array, ""]
-    second: Float[Array, ""]
-
-
-@eqx.filter_jit
-def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
-    """Chizat's ratio along an update; for MSE and u = -grad L it is the criterion of his paper.
-
-    The size of the update drops out: one of norm 1 stands for it, whose products neither overflow nor vanish.
-    """
-    flat, shaped = ravel_pytree(update)
-    along = shaped(unit(flat))
-    slope = lambda p: jax.jvp(problem.outputs, (p,), (along,))
-    # A jvp of a jvp along the same direction u: f, D f[u] and D^2 f[u, u] in one pass.
-    (f, first), (_, second) = jax.jvp(slope, (params,), (along,))
-    loss = problem.loss.value(f, problem.y)
-    falls = -jnp.sum(problem.loss.gradient(f, problem.y) * first)
-    # s of the text: the size of the loss over its slope along u, by which a straight line would have fallen so far.
-    length = jnp.where(falls > 0, jnp.abs(loss) / nonzero(falls), jnp.nan)
-    one, two = norm(first), norm(second)
-    return Curvature(length * two / (2 * nonzero(one)), two)
+SMALLEST, LARGEST = 1e-4, 1e4
 
 
 class Crossover(NamedTuple):
@@ -71,7 +38,7 @@ class Crossover(NamedTuple):
 
 
 def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float, trace: Trace) -> Crossover | None:
-    """Finds where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by bisection in log s; the multiplier is 1/s.
+    """Finds where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by a search in log s; the multiplier is 1/s.
 
     None where K_0 is 0.
 
@@ -86,36 +53,27 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
     if not np.any(np.asarray(before)):
         return None
     first, last = np.log(SMALLEST), np.log(LARGEST)
-    low, high = -np.inf, np.inf  # until they are found
-    seen: list[tuple[float, float]] = []
+    seen: dict[float, float] = {}  # kernels are dear, and Brent's method asks again for the ends of its bracket
 
-    def change(scale: float) -> float:
-        moved = _moved(problem.params, displacement, jnp.asarray(scale, problem.dtype))
-        value = float(relative_change(whole_kernel(problem, moved, eta, trace), before))
-        seen.append((scale, value))
-        # A kernel that overflows has moved beyond any limit.
-        return value if np.isfinite(value) else np.inf
+    def beyond(place: float) -> float:
+        """How far the kernel is beyond the limit, from -1 to 1, at the displacement exp(place)."""
+        if place not in seen:
+            moved = _moved(problem.params, displacement, jnp.asarray(np.exp(place), problem.dtype))
+            seen[place] = float(relative_change(whole_kernel(problem, moved, eta, trace), before))
+        # tanh(log(change/limit)/2), nearly a line; a kernel that overflows has moved beyond any limit.
+        return (seen[place] - limit) / (seen[place] + limit) if np.isfinite(seen[place]) else 1.0
 
-    trial = 0.0  # log of the displacement of this network itself
-    # Steps of a factor 8 until there is a displacement on either side of the limit, then bisection to 10 %.
-    for _ in range(TRIALS):
-        if change(float(np.exp(trial))) < limit:
-            low = trial
-        else:
-            high = trial
-        if low >= last or high <= first or high - low < np.log(1.1):
-            break
-        if np.isfinite(low) and np.isfinite(high):
-            trial = (low + high) / 2
-        else:
-            trial = min(trial + np.log(8), last) if np.isfinite(low) else max(trial - np.log(8), first)
-    seen.sort()
-    scales, changes = np.array(seen).T
-    if np.isfinite(low) and np.isfinite(high):
-        # The geometric mean of both, and the multiplier is its inverse.
-        multiplier = float(np.exp(-(low + high) / 2))
+    last_one = place = 0.0  # log of the displacement of this network itself
+    onward = np.log(8) if beyond(place) < 0 else -np.log(8)
+    # Steps of a factor 8 until there is a displacement on either side of the limit, then Brent's method, to 5 %.
+    while beyond(place) * onward < 0 and first < place < last:
+        last_one, place = place, float(np.clip(place + onward, first, last))
+    if beyond(place) * onward >= 0:
+        found: Any = scipy.optimize.brentq(beyond, last_one, place, xtol=np.log(1.05))
+        multiplier = float(np.exp(-found))
     else:
-        multiplier = 0.0 if np.isfinite(low) else np.inf
+        multiplier = 0.0 if onward > 0 else np.inf
+    scales, changes = np.array(sorted((np.exp(place), change) for place, change in seen.items())).T
     return Crossover(multiplier, scales, changes)
 
 

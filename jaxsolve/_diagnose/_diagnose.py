@@ -16,14 +16,14 @@ from .._core import late, Problem
 from .._numerics import samples_in, unwatched
 from ..dynamics import Descent
 from ..kernels._internal import Trace
-from ..observe._internal import MOST, next_update, slope_at
+from ..observe._internal import MOST, next_update
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
 from ._examine import examine, Examined
-from ._finite import check_derivatives, check_finite, ending
+from ._finite import check_finite, checked_look, ending
 from ._inputs import check_network, check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
-from ._movement import projections_for
+from ._movement import look, projections_for
 from ._steps import step_stability, StepStability
 from ._still import moving_rates
 from ._train import batch_size_for, checkpoint_steps, train
@@ -135,7 +135,7 @@ def diagnose(
     probe, few = _probes(problem, probes, probe_key)
 
     trace = _trace(problem, projections, key)
-    check_derivatives(probe, few, probe.params, "at the start", trace)
+    looks = [checked_look(probe, probe.params, "at the start", trace)]
     say = _said()
     training = train(problem, optimizer, checkpoint_steps(steps, checkpoints), batch_size, batch_key, say, noise)
     end = ending(problem, probe, optimizer, training) if training.diverged else ""
@@ -143,14 +143,19 @@ def diagnose(
     # As in `train`, whose states the checkpoints hold.
     held = Descent(suited(optimizer, problem.net), rate=1.0).optimizer
     params = [point.params for point in training.checkpoints]
-    next_of = lambda at: next_update(probe.eta, held, at.params, at.state, slope_at(probe, at.params))
-    eta, still = moving_rates(probe, params, map(next_of, training.checkpoints))
-    seen = examine(probe, eta, places, params, trace, products, say)
+    for step, network in list(zip(places, params, strict=True))[1:]:
+        say(f"looking at kernels at step {step} of {places[-1]}")
+        looks.append(look(probe, network, trace))
+    slopes = [seen.slope for seen in looks]
+    next_of = lambda at, slope: next_update(probe.eta, held, at.params, at.state, slope)
+    updates = map(next_of, training.checkpoints, slopes)
+    eta, still = moving_rates(probe, params, [slope.gradient for slope in slopes], updates)
+    seen = examine(probe, eta, places, params, looks, trace, products, say)
     at_start = training.checkpoints[0].state
     say("looking for the multiplier at which the regime changes")
     ahead = before(problem, probe, few, eta, optimizer, at_start, steps, batch_size, batch_key, trace, verify=verify)
     verdict = decide(seen, training.diverged, ahead.linearized_change)
-    stable = step_stability(probe, held, training.checkpoints, products, say)
+    stable = step_stability(probe, held, training.checkpoints, slopes, products, say)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     if not seen.learnable:  # the gradient is a rounding error, as are its steps
@@ -259,10 +264,10 @@ def _of_parameters(
 ) -> Diagnosis:
     probe, few = _probes(problem, probes, key)
     trace = _trace(problem, projections, key)
-    for index, network in enumerate(params):
-        check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start", trace)
-    eta, still = moving_rates(probe, params, None)
-    seen = examine(probe, eta, places, params, trace, products, _said())
+    named = ["at the start", *(f"in checkpoint {index}" for index in range(1, len(params)))]
+    looks = [checked_look(probe, network, when, trace) for network, when in zip(params, named, strict=True)]
+    eta, still = moving_rates(probe, params, [seen.slope.gradient for seen in looks], None)
+    seen = examine(probe, eta, places, params, looks, trace, products, _said())
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]), trace)
     verdict = decide(seen, False, ahead.linearized_change)

@@ -13,14 +13,14 @@ from jaxtyping import Array, PyTree
 from .. import kernels
 from .._core import Problem
 from ..kernels._internal import coarsest, Trace
-from ..observe._internal import find_groups, Groups, relative_sizes
-from ._movement import compare_kernels, group_kernels, learnable, movement, pull_at
+from ..observe._internal import find_groups, Groups, linear_change, pull_at, relative_sizes
+from ._movement import compare_kernels, in_groups, learnable, Look, movement, residual_position
 from ._pairs import adjacent, alignments
 from ._stability import difference
 
 
 # So many samples are looked at where a kernel is compared with gradients.
-CERTIFIED = 8
+CERTIFIED = 4
 
 
 class Examined(NamedTuple):
@@ -58,6 +58,7 @@ def examine(
     eta: PyTree,
     steps: list[int],
     checkpoints: list[PyTree],
+    looks: list[Look],
     trace: Trace,
     products: int,
     say: Callable[[str], None],
@@ -69,6 +70,7 @@ def examine(
         eta: the learning rates that kernels are weighted with.
         steps: of the checkpoints.
         checkpoints: parameters.
+        looks: what was seen of each.
         trace: how kernels are computed.
         products: the most by which a largest eigenvalue is found.
         say: is told of every checkpoint.
@@ -77,20 +79,23 @@ def examine(
     # What is computed in half precision is rounded to half of its eps.
     eps = float(jnp.finfo(dtype).eps) / (1 if dtype == probe.dtype else 2)
     groups = find_groups(checkpoints[0])
-    start = group_kernels(probe, checkpoints[0], eta, groups, trace)
+    start = in_groups(looks[0].kernels, eta, groups)
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
-    pull = pull_at(probe, checkpoints[0], eta)
+    pull = now = pull_at(probe, checkpoints[0], eta)
     rows: list[dict[str, float]] = []
     last, moved, compared = start, None, None
-    for step, params in zip(steps, checkpoints, strict=True):
-        say(f"looking at kernels at step {step} of {steps[-1]}")
-        moved = movement(probe, pull, params, eta, eps, products)
-        # The first checkpoint is the start, whose kernels are known.
-        last = group_kernels(probe, params, eta, groups, trace) if rows else start
+    for step, params, seen in zip(steps, checkpoints, looks, strict=True):
+        say(f"comparing step {step} of {steps[-1]} with the start")
+        linear = jnp.zeros_like(pull.outputs)
+        if rows:  # the first checkpoint is the start
+            now, linear = pull_at(probe, params, eta), linear_change(probe, params)
+        moved = movement(probe, pull, now, linear, eps)
+        last = in_groups(seen.kernels, eta, groups)
         compared = compare_kernels(probe, last, start)
         row = {name: float(value) for name, value in moved._asdict().items() if name not in ("moved", "hidden")}
         row |= {
             "step": step,
+            "residual_position": residual_position(probe, params, eta, now, products),
             "kernel_change": float(compared.change),
             "kernel_turn": float(compared.turn),
             "kernel_alignment": float(compared.alignment),

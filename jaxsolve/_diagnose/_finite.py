@@ -13,7 +13,7 @@ from ..dynamics import Descent
 from ..kernels._internal import nonfinite_derivatives, Trace
 from ..observe._internal import next_update, outputs_at, slope_at
 from ._lens import suited
-from ._movement import whole_kernel
+from ._movement import Look, look
 from ._stability import is_finite
 from ._train import loss_of, objective, ShortTraining
 
@@ -44,19 +44,20 @@ def check_finite(problem: Problem, params: PyTree, when: str) -> None:
         )
 
 
-def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str, trace: Trace) -> None:
-    """Raises ValueError where the gradient or the tangent kernel is not finite, and names samples and parameters.
+def checked_look(probe: Problem, params: PyTree, when: str, trace: Trace) -> Look:
+    """The gradient and the kernels; raises ValueError where they are not finite, and names samples and parameters.
 
     Arguments:
-        probe: the problem of the samples whose gradient is looked at.
-        few: that of fewer of them, for the kernel.
+        probe: the problem of the samples to look at.
         params: where.
         when: in words.
         trace: how kernels are computed.
     """
-    if not is_finite(slope_at(probe, params).gradient) or not is_finite(whole_kernel(few, params, few.eta, trace)):
+    found = look(probe, params, trace)
+    if not is_finite(found.slope.gradient) or not is_finite(jnp.sum(found.kernels, axis=0)):
         # Where each derivative by itself is finite, sums of their products have overflowed.
         raise ValueError(_named(probe, params, when) or _overflows(probe, params, when))
+    return found
 
 
 def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransformation, run: ShortTraining) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import kernels
@@ -12,16 +13,16 @@ from .._core import Problem
 from .._numerics import nonzero, norm
 from ..kernels._internal import Trace
 from ..observe._internal import (
-    find_groups,
     Groups,
     kernel_size,
-    linear_change,
     missed_share,
     on_kernel,
-    outputs_at,
-    seen_size,
+    progress_between,
+    Pull,
+    Slope,
+    slope_at,
 )
-from ._thresholds import ENDED, NONLINEARITY
+from ._thresholds import NONLINEARITY
 
 
 # Kernels of so many outputs are exact; of more, so many projections: of a transformer's 400 outputs the kernel's change
@@ -36,7 +37,6 @@ class Movement(NamedTuple):
         loss: training loss on the probe samples.
         nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0); NaN where `hidden`.
         progress: how much of the training is done.
-        residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
         moved: whether the outputs have.
         hidden: whether rounding is more of |f_t - f_0| than the limit of the nonlinearity.
     """
@@ -44,7 +44,6 @@ class Movement(NamedTuple):
     loss: Float[Array, ""]
     nonlinearity: Float[Array, ""]
     progress: Float[Array, ""]
-    residual_position: Float[Array, ""]
     moved: Bool[Array, ""]
     hidden: Bool[Array, ""]
 
@@ -69,64 +68,20 @@ class Kernels(NamedTuple):
     shares: Float[Array, " groups"]
 
 
-class Pull(NamedTuple):
-    """The pull of the loss on a network.
-
-    Attributes:
-        outputs: f.
-        slope: dL/df over its norm.
-        size: that norm.
-        seen: |sqrt(eta) J^T slope|; times the size, the square root of the rate at which gradient flow lowers the loss.
-    """
-
-    outputs: Float[Array, "n out"]
-    slope: Float[Array, "n out"]
-    size: Float[Array, ""]
-    seen: Float[Array, ""]
-
-
-def pull_at(problem: Problem, params: PyTree, eta: PyTree, f: Float[Array, "n out"] | None = None) -> Pull:
-    """The pull of the loss on parameters where the outputs are f, those of these parameters if None."""
-    f = outputs_at(problem, params) if f is None else f
-    slope, size = _slope(problem, f)
-    return Pull(f, slope, size, seen_size(problem, params, eta, slope))
-
-
 @eqx.filter_jit
-def _slope(problem: Problem, f: Float[Array, "n out"]) -> tuple[Float[Array, "n out"], Float[Array, ""]]:
-    slope = problem.loss.gradient(f, problem.y)
-    size = norm(slope)
-    # It is sent back at norm 1 and its size multiplied in afterwards, so that small products do not vanish.
-    return slope / nonzero(size), size
-
-
-def movement(problem: Problem, start: Pull, params: PyTree, eta: PyTree, eps: float, products: int) -> Movement:
-    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta.
-
-    The network rounds to eps; the eigenvalue is by so many products at most.
-    """
-    now = pull_at(problem, params, eta)
-    linear, largest = linear_change(problem, params), kernel_size(problem, params, eta, products)
-    on_slope = now.seen**2 if problem.state is None else on_kernel(problem, params, eta, now.slope)
-    return _movement(problem, start, now, linear, on_slope, largest, eps)
-
-
-@eqx.filter_jit
-def _movement(
-    problem: Problem,
-    start: Pull,
-    now: Pull,
-    linear: Float[Array, "n out"],
-    on_slope: Float[Array, ""],
-    largest: Float[Array, ""],
-    eps: float,
-) -> Movement:
+def movement(problem: Problem, start: Pull, now: Pull, linear: Float[Array, "n out"], eps: float) -> Movement:
+    """The movement of the outputs of a network that rounds to eps, from `start` to `now`; linearized, by `linear`."""
     f, change = now.outputs, now.outputs - start.outputs
     moved, whole = jnp.any(change != 0), f if problem.initial is None else f + problem.initial  # what is rounded
     hidden = moved & (eps * norm(whole) > NONLINEARITY.value * norm(change))
     missed = jnp.where(hidden, jnp.nan, missed_share(change, linear))
-    position = on_slope / nonzero(largest)
-    return Movement(problem.loss.value(f, problem.y), missed, progress(start, now), position, moved, hidden)
+    return Movement(problem.loss.value(f, problem.y), missed, progress_between(start, now), moved, hidden)
+
+
+def residual_position(problem: Problem, params: PyTree, eta: PyTree, now: Pull, products: int) -> float:
+    """r^T K r/(|r|^2 lambda_1), r = dL/df: of the kernel with rates eta, by so many products with it at most."""
+    on_slope = now.seen**2 if problem.state is None else on_kernel(problem, params, eta, now.slope)
+    return float(on_slope / nonzero(kernel_size(problem, params, eta, products)))
 
 
 @eqx.filter_jit
@@ -138,36 +93,43 @@ def learnable(problem: Problem, f: Float[Array, "n out"], eps: float) -> Bool[Ar
     return norm(now) > norm(lost)
 
 
-@eqx.filter_jit
-def progress(start: Pull, now: Pull) -> Float[Array, ""]:
-    """The share of a training that is done: how much of the loss's gradient in the outputs is gone since the start.
-
-    1 - |dL/df_t|/|dL/df_0|, and 0 if there was none. But 1 where parameters no longer see what is left of it, as of
-    noise in the targets that the network cannot fit: then training has come to its end. Those of rate 0 do not count.
-    """
-    seen_before, seen = start.size * start.seen, now.size * now.seen
-    done = (seen_before > 0) & (seen <= ENDED * seen_before) & (now.size <= start.size)
-    return jnp.where(done, 1.0, jnp.where(start.size > 0, 1 - now.size / nonzero(start.size), 0.0))
-
-
 def projections_for(outputs: int) -> int | None:
     """How many random projections of so many outputs stand for them; None if all are taken."""
     return PROJECTIONS if outputs > OUTPUTS else None
 
 
+class Look(NamedTuple):
+    """What is seen of a checkpoint by itself.
+
+    Attributes:
+        slope: the loss and its gradient.
+        kernels: what each trainable array adds to the kernel.
+    """
+
+    slope: Slope
+    kernels: Float[Array, "leaves n n"]
+
+
+def look(problem: Problem, params: PyTree, trace: Trace) -> Look:
+    """The gradient and the kernels of a checkpoint, with the network's own rates."""
+    return Look(slope_at(problem, params), _kernels(problem, params, problem.eta, trace))
+
+
+def in_groups(kernels: Float[Array, "leaves n n"], eta: PyTree, groups: Groups) -> Float[Array, "groups n n"]:
+    """The kernel of every group of parameters, of which those of rate 0 do not count."""
+    moves = jnp.asarray([bool(np.any(np.asarray(rate))) for rate in jax.tree.leaves(eta)])[:, None, None]
+    nothing = jnp.zeros((len(groups.names), *kernels.shape[1:]), kernels.dtype)
+    return nothing.at[jnp.asarray(groups.of_leaf)].add(jnp.where(moves, kernels, 0))
+
+
 @eqx.filter_jit
-def group_kernels(
-    problem: Problem, params: PyTree, eta: PyTree, groups: Groups, trace: Trace
-) -> Float[Array, "groups n n"]:
-    """The kernel of every group of parameters: what they add to that of all."""
-    parts = trace.by_parameter(*problem.of_sample(params, eta), problem.x)
-    of_group = lambda index: [part for part, of in zip(parts, groups.of_leaf, strict=True) if of == index]
-    return jnp.stack([sum(rest, start=first) for first, *rest in map(of_group, range(len(groups.names)))])
+def _kernels(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Float[Array, "leaves n n"]:
+    return jnp.stack(trace.by_parameter(*problem.of_sample(params, eta), problem.x))
 
 
 def whole_kernel(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Float[Array, "n n"]:
-    """The kernel of all parameters with rates eta, by the program that makes those of groups."""
-    return jnp.sum(group_kernels(problem, params, eta, find_groups(params), trace), axis=0)
+    """The kernel of all parameters with rates eta, by the program that makes those of each."""
+    return jnp.sum(_kernels(problem, params, eta, trace), axis=0)
 
 
 @eqx.filter_jit

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
-from ..observe._internal import critical_multiple, next_update, Response, response, sharpness_ratio, slope_at
+from ..observe._internal import critical_multiple, next_update, Response, response, sharpness_ratio, Slope
 from . import _thresholds
 from ._diagnosis import Finding
 from ._stability import is_finite, moves
@@ -59,7 +59,12 @@ class StepStability(NamedTuple):
 
 
 def step_stability(
-    probe: Problem, optimizer: Any, checkpoints: list[Checkpoint], products: int, say: Callable[[str], None]
+    probe: Problem,
+    optimizer: Any,
+    checkpoints: list[Checkpoint],
+    slopes: list[Slope],
+    products: int,
+    say: Callable[[str], None],
 ) -> StepStability:
     """The critical multiple of every next step, and the sharpness in units of the largest stable one.
 
@@ -67,14 +72,14 @@ def step_stability(
         probe: the problem of the samples to look at.
         optimizer: that of a `Descent`.
         checkpoints: of the training, with the optimizer's state.
+        slopes: of the loss, at each.
         products: the most by which a largest eigenvalue is found.
         say: is told of every checkpoint.
     """
     critical, ratios = [], []
     why, lost, adaptive = "", "", False
-    for point in checkpoints:
+    for point, slope in zip(checkpoints, slopes, strict=True):
         say(f"looking at the optimizer's next step at step {point.step}")
-        slope = slope_at(probe, point.params)
         update = next_update(probe.eta, optimizer, point.params, point.state, slope)
         found = response(probe.eta, optimizer, point.params, point.state, slope)
         lost = NO_STEP if not moves(update) else "" if is_finite(update) else LOST_STEP

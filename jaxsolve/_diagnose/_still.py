@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
-from ..observe._internal import slope_at
 from ._stability import difference
 
 
@@ -15,7 +14,7 @@ NAMED = 6  # more are counted
 
 
 def moving_rates(
-    probe: Problem, checkpoints: Sequence[PyTree], updates: Iterable[PyTree] | None
+    probe: Problem, checkpoints: Sequence[PyTree], gradients: Sequence[PyTree], updates: Iterable[PyTree] | None
 ) -> tuple[PyTree, list[str]]:
     """The learning rates, 0 for what stands still, and a note that names it.
 
@@ -25,6 +24,7 @@ def moving_rates(
     Arguments:
         probe: the problem of the samples to look at.
         checkpoints: parameters; the first are the start.
+        gradients: of the loss, at each.
         updates: what the optimizer would add next at the checkpoints, which tells a small update, lost to rounding,
             from none. None where the optimizer is not known: then descent, for as long as the others took to where they
             are, tells.
@@ -34,11 +34,11 @@ def moving_rates(
     if not moved.any() or moved.all():
         return probe.eta, []
     if updates is None:
-        hidden = _lost(start, checkpoints[-1], slope_at(probe, start).gradient, probe.eta)
+        hidden = _lost(start, checkpoints[-1], gradients[0], probe.eta)
     else:
         hidden = _anywhere(updates)
     # At the last checkpoint the gradient has not led to a step yet.
-    still = ~(moved | hidden) & _anywhere(slope_at(probe, params).gradient for params in checkpoints[:-1])
+    still = ~(moved | hidden) & _anywhere(gradients[:-1])
     if not still.any():
         return probe.eta, []
     rates, structure = jax.tree.flatten(probe.eta)

@@ -38,8 +38,6 @@ BEYOND = 2.0
 NEAR = 3.0
 # By less a loss may rise in the first steps of a training that goes well.
 GROWN = 10.0
-# Where the gradient of the parameters is a smaller share of that at the start, what is left in the outputs stays.
-ENDED = 0.01
 # A run that has taken away less of the loss's gradient has shown nothing yet.
 LEAST_PROGRESS = 0.02
 # From less, where linearized training ends tells more than the kernel's change so far, carried on in proportion.

@@ -8,6 +8,7 @@ from ._changes import (
     test_output_change as test_output_change,
     weight_change as weight_change,
 )
+from ._chizat import chizat_ratio as chizat_ratio
 from ._critical_rate import critical_rate as critical_rate
 from ._dormant import dormant_units as dormant_units
 from ._edge import (
@@ -61,6 +62,7 @@ from ._outputs import (
     test_outputs as test_outputs,
 )
 from ._patterns import hamming_distance as hamming_distance
+from ._progress import progress as progress
 from ._regimes import (
     classify as classify,
     half_loss_time as half_loss_time,

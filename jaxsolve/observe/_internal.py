@@ -1,6 +1,7 @@
 """Names of this room that other rooms use, and users do not."""
 
 from ._changes import root_mean_square as root_mean_square
+from ._chizat import curvature as curvature
 from ._critical_rate import critical_multiple as critical_multiple
 from ._groups import find_groups as find_groups, Groups as Groups, relative_sizes as relative_sizes
 from ._lanczos import largest_eigenvalue as largest_eigenvalue, MOST as MOST
@@ -11,10 +12,10 @@ from ._linearized import (
     missed_share as missed_share,
     on_kernel as on_kernel,
     outputs_at as outputs_at,
-    seen_size as seen_size,
 )
 from ._observable import check_observables as check_observables, require_observables as require_observables
-from ._optimizers import next_update as next_update, slope_at as slope_at
+from ._optimizers import next_update as next_update, Slope as Slope, slope_at as slope_at
+from ._progress import progress_between as progress_between, Pull as Pull, pull_at as pull_at
 from ._response import rate_exponent as rate_exponent, Response as Response, response as response
 from ._stability import sharpness_ratio as sharpness_ratio
 from ._taps import read_program as read_program, run_program as run_program, TappedProgram as TappedProgram

@@ -63,6 +63,41 @@ def test_residual_position_of_the_kernel():
     assert 0 < expected < 1
 
 
+@pytest.mark.x64_only
+def test_progress_by_hand():
+    view = _view()
+    hand, start = cases.by_hand(view.problem, "tanh"), ravel_pytree(view.problem.params)[0]
+    pull = lambda theta: np.linalg.norm(hand.outputs(np.asarray(theta)) - np.asarray(view.problem.y))
+    expected = 1 - pull(ravel_pytree(view.params)[0]) / pull(start)
+    np.testing.assert_allclose(_read(observe.progress(), view), expected, rtol=1e-12)
+    assert _read(observe.progress(), _start(view)) == 0
+
+
+def test_progress_ends_where_the_parameters_see_nothing_more():
+    """Of targets that one slope cannot fit 5/8 are left: without the rule, progress ends at 1 - sqrt(5/8)."""
+    net = nets.Function(lambda w, x: w * x, jnp.zeros(()))
+    problem = Problem(net, jnp.array([[1.0], [1.0]]), jnp.array([[2.0], [-0.5]]))
+    for w, expected in ((0.75, 1.0), (0.5, None)):
+        view = View(problem, jnp.zeros(()), eqx.tree_at(lambda p: p.params, problem.params, jnp.asarray(w)))
+        left = np.linalg.norm([2 - w, -0.5 - w]) / np.linalg.norm([2, -0.5])
+        found = _read(observe.progress(), view)
+        np.testing.assert_allclose(found, 1 - left if expected is None else expected, rtol=cases.eps(10))
+
+
+def test_chizat_ratio_of_a_product():
+    """f = a b x from (a, b): along u = (b, a), f' = a^2 + b^2 and f'' = 2ab; the loss ends after 2L/(slope of it)."""
+    a, b, y, rate = 1.5, 0.5, 2.0, 0.3
+    net = nets.Function(lambda p, x: p[0] * p[1] * x, jnp.array([a, b]))
+    problem = Problem(net, jnp.ones((1, 1)), jnp.full((1, 1), y))
+    view = View(problem, jnp.zeros(()), problem.params)
+    r, size = a * b - y, np.hypot(a, b)
+    u = np.array([b, a]) / size  # the residual is negative: both grow
+    first, second = u @ [b, a], 2 * u[0] * u[1]
+    expected = second * (r**2 / 2 / (-r * first)) / (2 * first)
+    np.testing.assert_allclose(_read(observe.chizat_ratio(optax.sgd(rate)), view), expected, rtol=cases.eps(20))
+    assert np.isnan(_read(observe.chizat_ratio(optax.sgd(-rate)), view))  # uphill
+
+
 # Steps
 
 
@@ -267,6 +302,8 @@ def test_what_has_no_kernel_is_refused():
 def test_runs_and_sweeps_take_them_all():
     items = [
         observe.nonlinearity(),
+        observe.progress(),
+        observe.chizat_ratio(optax.sgd(0.1)),
         observe.residual_position(),
         observe.update_size(),
         observe.update_alignment(),
