@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PyTree
 from .._numerics import nonzero, norm, scaled, unit
 
 
-# Products between two looks at the estimate, and the most. Kernels and Hessians of nine networks came to the same digits
-# by looks every 4 products as by looks every 10, with 8 to 20 of them in place of 20 to 30.
+# Products between two looks at the estimate, and the most. Kernels and Hessians of nine networks came to the same
+# digits by looks every 4 products as by looks every 10, with 8 to 20 of them in place of 20 to 30.
 BLOCK, MOST = 4, 200
 # By so many bits an eigenvalue is narrowed down at once.
 PLACES_BITS = 6
