@@ -40,6 +40,7 @@ from ..kernels._internal import beside, coarsest, FeatureModel, read_like, rows
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, count, find_loss, fit
 from ..nets._internal import (
+    by_batch,
     copy_state,
     FREEZE,
     Frozen,
@@ -72,10 +73,11 @@ class Problem(eqx.Module):
             weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Distances
             of kernels go by the square of a change and err by twice as much. Beyond, a warning says so; under a
             kernel that does not move, f - f_0 starts from exactly 0.
-        state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a network is called as
-            `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalization the
-            outputs, for any inputs, use the statistics of the whole training set at the current parameters: one pass
-            over it in training mode gives the state, and other inputs then go through the network in inference mode.
+        state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a
+            network is called as `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch
+            normalization the outputs, for any inputs, use the statistics of the whole training set at the current
+            parameters: one pass over it in training mode gives the state, and other inputs then go through the network
+            in inference mode. `eqx.nn.Dropout` is off in both.
 
     Raises:
         ValueError: shapes do not match, data are empty or not finite, dtypes differ, a network with state is given
@@ -256,7 +258,7 @@ class Problem(eqx.Module):
         if isinstance(self.net, nets.AbstractNetwork) or x.ndim == 0:
             return False
         if self.state is not None:
-            return attempt(eqx.filter_eval_shape, _with_state, self.net, x[:1], self.state)[1] is None
+            return attempt(eqx.filter_eval_shape, _with_state, by_batch(self.net), x[:1], self.state)[1] is None
         return takes(self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
     def _read_shape(self, x: Inputs, which: str) -> tuple[int, ...]:
@@ -268,7 +270,8 @@ class Problem(eqx.Module):
             out = self._shape_of_output(x, which)
         else:
             self.own_rule = False  # none is looked for behind a state
-            found, error = attempt(eqx.filter_eval_shape, _with_state, self.net, take_samples(x, slice(1)), self.state)
+            one = take_samples(x, slice(1))
+            found, error = attempt(eqx.filter_eval_shape, _with_state, by_batch(self.net), one, self.state)
             if error is not None:
                 raise ValueError(f"{why_not_called(self.net, one_of(x), error)} (an input of {which})") from error
             batch, _ = found
@@ -361,7 +364,7 @@ class Problem(eqx.Module):
         net = self.network(params)
         if self.state is None:
             return net, eta
-        _, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
+        _, state = _with_state(by_batch(net), self.x, self.state)
         frozen = Frozen(net, state)
         return frozen, frozen.rates(eta)
 
@@ -371,7 +374,7 @@ class Problem(eqx.Module):
             # Only where it is needed, as it traces the network once more.
             f = jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
             return rows(f).astype(self.dtype)  # of a network that computes in bfloat16
-        f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
+        f, state = _with_state(by_batch(net), self.x, self.state)
         return rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]).astype(self.dtype)
 
     @hashable

@@ -15,4 +15,10 @@ from ._layers import (
 )
 from ._network import Fixed as Fixed, networks_in as networks_in
 from ._normalization import AbstractNormalization as AbstractNormalization
-from ._state import copy_state as copy_state, FREEZE as FREEZE, Frozen as Frozen, takes_state as takes_state
+from ._state import (
+    by_batch as by_batch,
+    copy_state as copy_state,
+    FREEZE as FREEZE,
+    Frozen as Frozen,
+    takes_state as takes_state,
+)

@@ -33,6 +33,13 @@ def copy_state(state: eqx.nn.State) -> eqx.nn.State:
     return jax.tree.unflatten(structure, leaves)
 
 
+def by_batch(net: Any) -> Any:
+    """The network in training mode, where the statistics of its batch normalize it, without dropout."""
+    is_dropout = lambda node: isinstance(node, eqx.nn.Dropout)
+    still = lambda node: eqx.nn.inference_mode(node) if is_dropout(node) else node
+    return jax.tree.map(still, eqx.nn.inference_mode(net, False), is_leaf=is_dropout)
+
+
 class Frozen(eqx.Module):
     """A network with state, in inference mode: a function of one sample, whose state stays as it is.
 

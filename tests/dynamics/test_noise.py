@@ -81,6 +81,51 @@ def test_batches_and_centered_problems_take_it():
     assert run["loss"][-1] < run["loss"][0]
 
 
+class Normalized(eqx.Module):
+    """Dropout and batch normalization."""
+
+    first: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+    norm: eqx.nn.BatchNorm
+    last: eqx.nn.Linear
+
+    def __init__(self):
+        self.first, self.last = eqx.nn.Linear(3, 8, key=jr.key(1)), eqx.nn.Linear(8, 2, key=jr.key(2))
+        self.norm = eqx.nn.BatchNorm(8, "batch", mode="ema", dtype=X.dtype)
+        self.dropout = eqx.nn.Dropout(0.5)
+
+    def __call__(self, x, state, key=None):
+        h, state = self.norm(self.dropout(self.first(x), key=key), state)
+        return self.last(jnp.tanh(h)), state
+
+
+def test_a_network_with_state_takes_it():
+    """Against a loop over batches, as users write it; losses are those without dropout."""
+    net, state = eqx.nn.make_with_state(Normalized)()
+    noise = lambda net, x, state, key: eqx.nn.inference_mode(net, False)(x, state, key=key)
+    problem = js.Problem(net, X, Y, state=state)
+    descent = js.Descent(optax.sgd(0.1), key=jr.key(7), noise=noise)
+    run = js.solve(problem, descent, [0.0, 0.5], observe=js.observe.loss())
+    params, rest = eqx.partition(net, eqx.is_inexact_array)
+
+    def loss(params, keys, net=rest):
+        net = eqx.combine(params, net)
+        f, _ = jax.vmap(net, (0, None, 0), (0, None), axis_name="batch")(X, state, keys)
+        return 0.5 * jnp.mean(jnp.sum((f - Y) ** 2, axis=1))
+
+    drawn = [jr.split(jr.fold_in(jr.split(jr.fold_in(jr.key(7), step), 4)[3], 0), len(X)) for step in range(5)]
+    for keys in drawn:
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, keys))
+    for one, other in zip(jax.tree.leaves(run.final.params), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=eps(5))
+    still = eqx.tree_at(lambda net: net.dropout.inference, rest, True)
+    np.testing.assert_allclose(run["loss"][-1], loss(params, drawn[0], still), rtol=eps(8))
+    assert abs(loss(params, drawn[0]) / run["loss"][-1] - 1) > 1e-2  # the twin, with dropout
+    short = js.Descent(optax.sgd(0.1), key=jr.key(0), noise=lambda net, x, key: x)
+    with pytest.raises(ValueError, match=r"noise is called as noise\(net, x, state, key\) and returns \(out, state\)"):
+        js.solve(problem, short, [0.0, 0.1])
+
+
 @pytest.mark.usefixtures("as_users")
 def test_bad_noise_is_named():
     problem = js.Problem(NET, X, Y)
@@ -91,7 +136,7 @@ def test_bad_noise_is_named():
     with pytest.raises(ValueError, match=r"noise must return the network's output .*, of shape \(2,\), got"):
         js.solve(problem, js.Descent(optax.sgd(0.1), key=jr.key(0), noise=lambda net, x, key: x), [0.0, 0.1])
     with pytest.raises(ValueError, match=r"noise is called as noise\(net, x, key\) .* it fails"):
-        js.solve(problem, js.Descent(optax.sgd(0.1), key=jr.key(0), noise=lambda net, x: x), [0.0, 0.1])  # pyright: ignore
+        js.solve(problem, js.Descent(optax.sgd(0.1), key=jr.key(0), noise=lambda net, x: x), [0.0, 0.1])
     with pytest.raises(ValueError, match="leave augmentation and noise out"):
         js.FrozenKernel(flow=js.Descent(optax.sgd(0.1), key=jr.key(0), noise=drops))
 

@@ -34,7 +34,7 @@ from ..._core import (
     Stepped,
     View,
 )
-from ..._numerics import all_finite, Inputs, nonzero, one_of, samples_in, take_samples
+from ..._numerics import all_finite, Inputs, nonzero, samples_in, take_samples
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
 from ...until import AbstractCondition
@@ -113,7 +113,8 @@ class Descent(AbstractStoppable, AbstractStepping):
             observables are those of the inputs as they are.
         noise: the network as it trains, where it draws at random, such as by dropout: a function of the network, one
             sample and a key, `lambda net, x, key: eqx.nn.inference_mode(net, False)(x, key=key)`. The problem holds the
-            network as it is asked afterwards, in inference mode, and losses and observables are those of it.
+            network as it is asked afterwards, in inference mode, and losses and observables are those of it. Of a
+            network with state it is called as `noise(net, x, state, key)` and returns (out, state).
         batches: any iterable of pairs (x, y) on the host, all of one shape, such as a loader of grain, for data that do
             not fit on the device; in place of batch_size and key. It is called from within the run, so it should make
             them with NumPy. Each step takes the next; what can be gone through
@@ -154,7 +155,7 @@ class Descent(AbstractStoppable, AbstractStepping):
     key: Key[Array, ""] | None
     until: AbstractCondition | None
     augmentation: AbstractAugmentation | None
-    noise: Callable[[Any, Array, Array], Array] | None = eqx.field(static=True)  # a function
+    noise: Callable[..., Any] | None = eqx.field(static=True)  # a function
     batches: HostBatches | None = eqx.field(static=True)  # on the host
     batch_size: int | None = eqx.field(static=True)  # a shape
     keep_state: bool = eqx.field(static=True)  # changes the program
@@ -170,7 +171,7 @@ class Descent(AbstractStoppable, AbstractStepping):
         key: Key[Array, ""] | None = None,
         until: AbstractCondition | None = None,
         augmentation: AbstractAugmentation | None = None,
-        noise: Callable[[Any, Array, Array], Array] | None = None,
+        noise: Callable[..., Any] | None = None,
         batches: Iterable[tuple[Any, Any]] | None = None,
         keep_state: bool = False,
         max_steps: int = 10_000_000,
@@ -486,24 +487,36 @@ class Descent(AbstractStoppable, AbstractStepping):
         )
 
 
-def _noisy_loss(noise: Callable[..., Array], problem: Problem, params: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:
-    """The loss of the network as it trains, each sample with a key of its own."""
-    net, n = problem.network(params), samples_in(problem.x)
-    f = jax.vmap(lambda x, key: noise(net, x, key))(problem.x, jr.split(key, n)).reshape(n, -1).astype(problem.dtype)
+def _noisy_loss(noise: Callable[..., Any], problem: Problem, params: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:
+    """The loss of the network as it trains."""
+    f = _noisy(noise, problem, problem.network(params), problem.x, key)
+    f = f.reshape(len(f), -1).astype(problem.dtype)
     return problem.loss.value(f if problem.initial is None else f - problem.initial, problem.y)
 
 
-def _require_outputs(noise: Callable[..., Array], problem: Problem) -> None:
+def _noisy(noise: Callable[..., Any], problem: Problem, net: Any, x: Inputs, key: Key[Array, ""]) -> Any:
+    """What noise returns for inputs x, each sample with a key of its own; of a pair with a state the outputs."""
+    keys = jr.split(key, samples_in(x))
+    if problem.state is None:
+        return jax.vmap(lambda x, key: noise(net, x, key))(x, keys)
+    of_sample = lambda x, state, key: noise(net, x, state, key)[0]
+    return jax.vmap(of_sample, (0, None, 0), axis_name="batch")(x, problem.state, keys)
+
+
+def _require_outputs(noise: Callable[..., Any], problem: Problem) -> None:
     """Raises ValueError where noise does not give what the network gives."""
-    sample = one_of(problem.x)
-    found, error = attempt(eqx.filter_eval_shape, noise, problem.net, sample, jr.key(0))
-    wanted = f"the network's output for one sample, of shape {problem.out_shape}"
+    one = take_samples(problem.x, slice(1))
+    found, error = attempt(eqx.filter_eval_shape, _noisy, noise, problem, problem.net, one, jr.key(0))
+    call, wanted = "noise(net, x, key)", f"the network's output for one sample, of shape {problem.out_shape}"
+    if problem.state is not None:
+        call, wanted = "noise(net, x, state, key)", f"(out, state), out being {wanted}"
     if error is not None:
         raise ValueError(
-            f"noise is called as noise(net, x, key) and returns {wanted}; it fails: {error or type(error).__name__}"
+            f"noise is called as {call} and returns {wanted}; it fails: {error or type(error).__name__}"
         ) from error
-    if getattr(found, "shape", None) != problem.out_shape:
-        raise ValueError(f"noise must return {wanted}, got {describe(found)}")
+    if getattr(found, "shape", None) != (1, *problem.out_shape):
+        of_sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), found)
+        raise ValueError(f"noise must return {wanted}, got {describe(of_sample)}")
 
 
 def _require_inputs(augmentation: AbstractAugmentation, problem: Problem) -> None:
