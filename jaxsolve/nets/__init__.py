@@ -18,6 +18,7 @@ from ._function import (
     from_haiku as from_haiku,
     from_linen as from_linen,
     from_nnx as from_nnx,
+    from_nnx_with_state as from_nnx_with_state,
     from_stax as from_stax,
     Function as Function,
 )

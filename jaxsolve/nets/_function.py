@@ -23,6 +23,7 @@ class Function(eqx.Module):
 
     Arguments:
         f: maps parameters and one sample to its outputs, shape (c,) or another one. What does not train is closed over.
+            One that draws at random takes `key=` too, and gets the key of `net(x, key=key)`.
         params: a pytree of floating-point arrays and numbers; an Equinox module as well.
         kernel_fn: `kernel_fn(x1, x2, ("nngp", "ntk"))` of its infinite width as neural-tangents has it, for
             `js.kernels.infinite`; None where there is none.
@@ -37,7 +38,7 @@ class Function(eqx.Module):
         TypeError: f is not callable, or integers or truth values are among the parameters, outside of modules.
     """
 
-    f: Callable[[PyTree, Any], Array] = eqx.field(static=True)  # a function
+    f: Callable[..., Array] = eqx.field(static=True)  # a function
     params: PyTree
     kernel_fn: Callable[..., Any] | None = eqx.field(static=True)  # a function
 
@@ -47,9 +48,9 @@ class Function(eqx.Module):
         function: Any = f
         self.f, self.params, self.kernel_fn = function, _as_arrays(params), kernel_fn
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any, *, key: Any = None) -> Any:
         """The output for one sample, as f returns it."""
-        return self.f(self.params, x)
+        return self.f(self.params, x) if key is None else self.f(self.params, x, key=key)
 
 
 def _as_arrays(params: PyTree) -> PyTree:
@@ -106,7 +107,9 @@ def from_nnx(model: Any, *, wrt: Any = None) -> Function:
     """A Flax NNX model as a network of one sample; what does not train stays as it is.
 
     Arguments:
-        model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`.
+        model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`:
+            `noise=lambda net, x, key: net(x, key=key)` of `js.Descent` and `js.diagnose` trains with dropout, and
+            `from_nnx_with_state` is for batch statistics of the training.
         wrt: what trains, a filter as `nnx.Optimizer` takes it, such as `nnx.LoRAParam`. None takes `nnx.Param`.
 
     Raises:
@@ -125,10 +128,46 @@ def from_nnx(model: Any, *, wrt: Any = None) -> Function:
         share = getattr(node, "rate", getattr(node, "dropout_rate", 0))
         drops = share and getattr(node, "deterministic", None) is False
         if drops or getattr(node, "use_running_average", None) is False:
-            raise ValueError(f"{type(node).__name__} in training mode is no function of one sample: call model.eval()")
+            raise ValueError(
+                f"{type(node).__name__} in training mode is no function of one sample: call model.eval(), or give a "
+                "model with batch normalization to js.nets.from_nnx_with_state(model)"
+            )
     graph, params, rest = nnx.split(model, nnx.Param if wrt is None else wrt, ...)
     # Without their variables, which know the trace that they were made in: calls may count random numbers.
     return Function(Call(_nnx, graph, nnx.to_pure_dict(rest)), nnx.to_pure_dict(params))
+
+
+def from_nnx_with_state(model: Any, *, wrt: Any = None) -> tuple[Any, eqx.nn.State]:
+    """A Flax NNX model with batch normalization as a network with state, and its state, as by `eqx.nn.make_with_state`.
+
+    It trains by the statistics of its batches: `js.Problem(net, x, y, state=state)` and `js.diagnose` say how. The
+    model's own running averages and momentum do not count. Dropout is off, but in
+    `noise=lambda net, x, state, key: net(x, state, key=key)`.
+
+    Arguments:
+        model: in training mode, called as model(x) with an axis of samples in front; as model(x, rngs=...) for dropout
+            if it takes those. Where `use_running_average=True` was chosen for a layer, its averages stay.
+        wrt: as for `from_nnx`.
+
+    Raises:
+        ValueError: the model has no `nnx.BatchNorm` in training mode.
+
+    Example:
+        >>> from flax import nnx
+        >>> rngs = nnx.Rngs(0)
+        >>> model = nnx.Sequential(nnx.Linear(2, 8, rngs=rngs), nnx.BatchNorm(8, rngs=rngs), nnx.relu)
+        >>> net, state = js.nets.from_nnx_with_state(model)
+        >>> problem = js.Problem(net, jnp.eye(2, dtype=jnp.float32), jnp.ones((2, 8), jnp.float32), state=state)
+        >>> problem.outputs(problem.params).shape
+        (2, 8)
+    """
+    from ._nnx import by_batch, nnx, Stateful
+
+    graph, *parts = nnx.split(by_batch(model), nnx.Param if wrt is None else wrt, nnx.BatchStat, ...)
+    params, statistics, rest = map(nnx.to_pure_dict, parts)
+    dtype = jnp.result_type(*jax.tree.leaves(params))  # Flax's statistics are float32 beside any parameters
+    index = eqx.nn.StateIndex(jax.tree.map(lambda leaf: leaf.astype(dtype), statistics))
+    return eqx.nn.make_with_state(Stateful)(Call(_merged, graph, rest), params, index)
 
 
 def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
@@ -199,10 +238,16 @@ def _linen(params: PyTree, x: Any, module: Any, fixed: dict[str, Any], options: 
     return module.apply({"params": params, **fixed}, x, **options)
 
 
-def _nnx(params: PyTree, x: Any, graph: Any, rest: Any) -> Any:
+def _merged(params: PyTree, statistics: PyTree, graph: Any, rest: Any) -> Any:
     from flax import nnx
 
-    return nnx.merge(graph, params, rest)(x)
+    return nnx.merge(graph, params, statistics, rest)
+
+
+def _nnx(params: PyTree, x: Any, graph: Any, rest: Any, *, key: Any = None) -> Any:
+    from ._nnx import called, nnx
+
+    return called(nnx.merge(graph, params, rest), x, key)
 
 
 def _haiku(params: PyTree, x: Any, transformed: Any, key: tuple[Any, ...]) -> Any:
@@ -216,7 +261,10 @@ def _stax(params: PyTree, x: Any, apply_fn: Any, options: dict[str, Any]) -> Any
 
 
 class Call:
-    """f(params, x) = function(params, x, *held), equal to one of the same function and parts: a program serves both."""
+    """f(params, x) = function(params, x, *held), equal to one of the same function and parts: a program serves both.
+
+    Keywords of the call go to the function, too.
+    """
 
     def __init__(self, function: Callable[..., Any], *held: Any):
         leaves, structure = jax.tree.flatten(held)
@@ -224,8 +272,8 @@ class Call:
         self._key = function, structure, tuple(map(_identity, leaves))
         self._hash = hash(self._key)  # once: it is asked for at every call of a program
 
-    def __call__(self, params: PyTree, x: Any) -> Any:
-        return self._function(params, x, *self._held)
+    def __call__(self, params: PyTree, x: Any, **options: Any) -> Any:
+        return self._function(params, x, *self._held, **options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Call) and self._key == other._key
