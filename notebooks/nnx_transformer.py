@@ -68,18 +68,8 @@ class Transformer(nnx.Module):
 
 # %%
 model = Transformer(nnx.Rngs(0))
-graph, _, rest = nnx.split(model, nnx.Param, ...)
-rest = nnx.to_pure_dict(rest)
-
-
-def noise(net, tokens, key):
-    drops = nnx.merge(graph, net.params, rest)
-    nnx.reseed(drops, default=key)
-    return drops(tokens)
-
-
 model.eval()
-net = js.nets.from_nnx(model)
+net, noise = js.nets.from_nnx(model), lambda net, tokens, key: net(tokens, key=key)
 some = np.random.default_rng(0).permutation(windows)[:256]
 x, y, loss, optimizer = some[:, :-1], some[:, 1:], js.losses.CrossEntropy(), optax.adam(1e-3)
 report = js.diagnose(net, x, y, loss=loss, optimizer=optimizer, steps=100, batch_size=32, probes=16, noise=noise)
