@@ -23,6 +23,7 @@ class MixedPrecision(eqx.Module):
         dtype: what it computes in, `jnp.bfloat16` or `jnp.float16`.
 
     Example:
+        >>> import equinox as eqx
         >>> net = eqx.nn.MLP(2, 1, 8, 1, key=jax.random.key(0), dtype=jnp.bfloat16)
         >>> mixed = js.nets.MixedPrecision(net, jnp.bfloat16)
         >>> x = jnp.eye(2, dtype=jnp.float32)

@@ -80,7 +80,7 @@ def chizat_ratio(optimizer: optax.GradientTransformation) -> Observable:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
-        >>> print(bool(js.observe.chizat_ratio(optax.sgd(1e-3))(view) > 0.008))
+        >>> print(bool(js.observe.chizat_ratio(optax.sgd(1e-3))(view) > 0))
         True
 
     Raises:

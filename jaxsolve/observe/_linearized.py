@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import kernels
 from .._core import Problem, Quantity, View
@@ -109,6 +109,9 @@ def _position(view: View) -> Float[Array, ""]:
 def _nonlinearity(view: View) -> Float[Array, ""]:
     problem, params = view.problem, view.params
     moved = view.outputs - outputs_at(problem, problem.params)
-    # At the start outputs may differ by the rounding of two programs, which would be all of the change.
-    still = jnp.all(ravel_pytree(jax.tree.map(jnp.equal, params, problem.params))[0])
-    return jnp.where(still, 0, missed_share(moved, linear_change(problem, params)))
+    return jnp.where(is_start(view), 0, missed_share(moved, linear_change(problem, params)))
+
+
+def is_start(view: View) -> Bool[Array, ""]:
+    """True at the start, where outputs may differ by the rounding of two programs, which would be all of a change."""
+    return jnp.all(ravel_pytree(jax.tree.map(jnp.equal, view.params, view.problem.params))[0])

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._core import Problem, Quantity, View
 from .._numerics import nonzero, norm
-from ._linearized import outputs_at, seen_size
+from ._linearized import is_start, outputs_at, seen_size
 from ._observable import Observable
 
 
@@ -68,8 +68,8 @@ def progress() -> Observable:
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
-        >>> run = js.solve(problem, js.GradientFlow(), [0.0, 1.0, 50.0], observe=js.observe.progress())
-        >>> print(*(f"{share:.2f}" for share in run["progress"][[0, 2]]))
+        >>> run = js.solve(problem, js.GradientFlow(), [0.0, 50.0], observe=js.observe.progress())
+        >>> print(*(f"{share:.2f}" for share in run["progress"]))
         0.00 1.00
     """
     return Observable("progress", _progress, Quantity.PARAMS)
@@ -78,4 +78,5 @@ def progress() -> Observable:
 def _progress(view: View) -> Float[Array, ""]:
     problem, eta = view.problem, view.problem.eta
     start = pull_at(problem, problem.params, eta)
-    return progress_between(start, pull_at(problem, view.params, eta, view.outputs))
+    found = progress_between(start, pull_at(problem, view.params, eta, view.outputs))
+    return jnp.where(is_start(view), 0, found)
