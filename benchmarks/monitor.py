@@ -243,5 +243,5 @@ def _agreement(name: str, loop: Loop, row: dict[str, float]) -> Row:
     worst = max(apart, key=lambda ours: apart[ours])
     what = f"{name}: largest relative difference from js.diagnose_checkpoints"
     said = ", ".join(f"{theirs} {report[theirs]:.3g}" for theirs in SAME.values())
-    eps = Beside("rounding", float(jnp.finfo(problem.x.dtype).eps))
+    eps = Beside("rounding", float(jnp.finfo(problem.dtype).eps))
     return Row(what, apart[worst], "<=", 1e-4, ".1e", beside=(eps,), note=f"of {worst}; {said}")
