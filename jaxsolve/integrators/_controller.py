@@ -8,6 +8,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from .._checks import concrete, require_number
+from .._numerics import nonzero
 from ._expansion import Flowing
 
 
@@ -78,7 +79,9 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
 
 def _share(error: Array, before: Array, after: Array) -> Float[Array, ""]:
     """The largest relative error of a row."""
-    error, before, after = (jnp.linalg.norm(rows, axis=-1) for rows in (error, before, after))
+    # In units of the largest entry, whose square may overflow: an error that is not a number ends the run.
+    unit = nonzero(jnp.max(jnp.maximum(jnp.abs(before), jnp.abs(after)), axis=-1, keepdims=True))
+    error, before, after = (jnp.linalg.norm(rows / unit, axis=-1) for rows in (error, before, after))
     # Of both ends the larger, as nothing has moved at t = 0.
     size = jnp.maximum(before, after)
     return jnp.max(error / jnp.where(size > 0, size, 1))

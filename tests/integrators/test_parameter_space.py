@@ -254,6 +254,16 @@ def test_with_diffrax_alone():
         diffrax.diffeqsolve(solver.terms, solver, 0.0, -END, -0.1, solver.start, max_steps=64)
 
 
+def test_an_error_whose_square_overflows_is_an_error():
+    """A step along a saddle's eigenvector may be that long: its error is relative all the same, and no NaN."""
+    start = ParameterSpace(_students()).start
+    large = jnp.sqrt(jnp.finfo(start.outputs.dtype).max) * 100
+    moved = start._replace(displacement=jnp.full_like(start.displacement, large))
+    error = jax.tree.map(lambda part: part / 50, moved)
+    found = DisplacementController().relative_error(start, moved, error._replace(outputs=0 * start.outputs))
+    np.testing.assert_allclose(found, 1 / 50, rtol=cases.eps(10))
+
+
 @pytest.mark.x64_only
 def test_a_saddle_is_left_alone_for_ever():
     """What grows is 0 there, however long the step: 0 times infinity is 0."""
