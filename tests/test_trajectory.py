@@ -9,7 +9,7 @@ import optax
 import pytest
 import xarray
 
-from jaxsolve import Descent, GradientFlow, observe, result_names, solve, until
+from jaxsolve import Certificate, Descent, GradientFlow, observe, result_names, solve, until
 from tests import cases
 
 
@@ -139,6 +139,10 @@ def test_float32():
         assert run["loss"].dtype == run.ts.dtype == run.t_end.dtype == jnp.float32
         assert all(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(run.final))
         assert " float32 [loss]" in repr(run)
+
+
+def test_a_certificate_prints_no_more_digits_than_its_dtype_has():
+    assert repr(Certificate.of_spectrum(jnp.zeros((), jnp.float32))).startswith("Certificate(6.9 digits")
 
 
 def test_names_of_results():

@@ -70,7 +70,7 @@ class Certificate(eqx.Module):
         worst = of.fmax(of.fmax(self._of_steps, self.sampling_error), of.fmax(self.edge_error, self.residual))
         worst = of.fmax(worst, self.spectral_error)
         # No run has more digits than its dtype; an error above 1 leaves none.
-        return of.maximum(-of.log10(of.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
+        return of.maximum(-of.log10(of.maximum(worst, jnp.finfo(self.energy_balance.dtype).eps)), 0)
 
     @property
     def _of_steps(self) -> Float[Array, ""] | np.floating:
