@@ -3,6 +3,7 @@
 import jax
 
 from .._core import Problem
+from ..nets._internal import FREEZE
 from ._taps import Product as Product, read_program, TappedProgram, values as values
 
 
@@ -13,7 +14,9 @@ def layers_of(problem: Problem) -> TappedProgram:
         ValueError: the network has a state, or no product with parameters is found.
     """
     if problem.state is not None:
-        raise ValueError("layers are looked for in networks without state, whose samples do not see each other")
+        raise ValueError(
+            f"layers are looked for in networks without state, whose samples do not see each other; {FREEZE}"
+        )
     program = read_program(lambda params, x: jax.vmap(problem.network(params))(x), problem.params, problem.x)
     if not program.products:
         inside = f"; its parameters are inside of {', '.join(program.hidden)}" if program.hidden else ""
