@@ -20,7 +20,10 @@ def layers_of(problem: Problem) -> TappedProgram:
     program = read_program(lambda params, x: jax.vmap(problem.network(params))(x), problem.params, problem.x)
     if not program.products:
         inside = f"; its parameters are inside of {', '.join(program.hidden)}" if program.hidden else ""
-        raise ValueError(f"no product of data with parameters was found in this network{inside}")
+        raise ValueError(
+            f"no product of data with parameters was found in this network{inside}; for what is of layers, give one "
+            "with a matrix or a convolution"
+        )
     return program
 
 
