@@ -123,6 +123,14 @@ def test_classes_of_one_column_are_its_signs():
         check_observables(observe.kernel_entropy(), cases.ModesDecay())
 
 
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("name", ["kernel_by_class", "kernel_within_class", "kernel_between_classes"])
+def test_a_run_without_a_sample_of_a_class_is_refused(name):
+    problem = cases.modes([1.0, 0.5], [1.0, 3.0])  # whose targets are 0: all of them negative
+    with pytest.raises(ValueError, match="no target is of class 1; leave its column out"):
+        solve(problem, GradientFlow(), [0.0, 0.5], observe=OBSERVABLES[name])
+
+
 def test_along_a_run():
     """The kernel of f = w x is x x^T whatever w: nothing moves, and the trajectory has the shapes of the dims."""
     problem = cases.modes([1.0, 0.5], [1.0, 3.0])
