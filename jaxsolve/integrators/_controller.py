@@ -22,6 +22,8 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
 
     Arguments:
         rtol: tolerance of one step. The tests find errors of whole runs of about this size.
+        resolution: an |error of w| that always passes, as a shorter step has the same: `js.GradientFlow` gives
+            eps |w(0)|. Without it a flow that starts at rest, where rounding alone moves it, stays there.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -38,13 +40,15 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     """
 
     rtol: float
+    resolution: float | Float[Array, ""]
 
     # diffrax asks these of adaptive controllers, for the root finders of implicit solvers; nothing here reads them.
     atol: ClassVar = 0.0
     norm: ClassVar = staticmethod(optx.two_norm)
 
-    def __init__(self, rtol: float = 1e-4):
+    def __init__(self, rtol: float = 1e-4, *, resolution: float | Float[Array, ""] = 0.0):
         self.rtol = rtol if concrete(rtol) is None else require_number(rtol, "rtol")
+        self.resolution = resolution
 
     @property
     def _rule(self) -> diffrax.PIDController:
@@ -72,16 +76,16 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     def relative_error(self, y0: Flowing, y1: Flowing, y_error: Flowing) -> Float[Array, ""]:
         """The larger of the relative errors of parameters and outputs in a step from y0 to y1."""
         return jnp.maximum(
-            _share(y_error.displacement, y0.displacement, y1.displacement),
+            _share(y_error.displacement, y0.displacement, y1.displacement, self.resolution / self.rtol),
             _share(*(y.outputs.reshape(-1) for y in (y_error, y0, y1))),
         )
 
 
-def _share(error: Array, before: Array, after: Array) -> Float[Array, ""]:
-    """The largest relative error of a row."""
+def _share(error: Array, before: Array, after: Array, least: float | Array = 0.0) -> Float[Array, ""]:
+    """The largest error of a row, relative to its size or the least that counts."""
     # In units of the largest entry, whose square may overflow: an error that is not a number ends the run.
     unit = nonzero(jnp.max(jnp.maximum(jnp.abs(before), jnp.abs(after)), axis=-1, keepdims=True))
     error, before, after = (jnp.linalg.norm(rows / unit, axis=-1) for rows in (error, before, after))
     # Of both ends the larger, as nothing has moved at t = 0.
-    size = jnp.maximum(before, after)
+    size = jnp.maximum(jnp.maximum(before, after), least / unit[..., 0])
     return jnp.max(error / jnp.where(size > 0, size, 1))

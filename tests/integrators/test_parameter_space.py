@@ -264,6 +264,20 @@ def test_an_error_whose_square_overflows_is_an_error():
     np.testing.assert_allclose(found, 1 / 50, rtol=cases.eps(10))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("integrator", [ParameterSpace(), FunctionSpace()])
+def test_a_flow_that_starts_where_another_ended(integrator):
+    """At a minimum that keeps a residual rounding alone moves it: no step is short enough for an error beside that."""
+    net = nets.MLP(
+        in_size=2, out_size=1, width_size=8, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
+    problem = Problem(net, jnp.eye(2)[jnp.array([0, 0, 1])], jnp.array([[1.0], [-1.0], [1.0]]))
+    flow = GradientFlow(integrator, max_steps=300)
+    one = solve(problem, flow, 1e3)
+    two = solve(eqx.tree_at(lambda p: p.net, problem, one.final.net), flow, 1e3)
+    np.testing.assert_allclose(two["loss"], 1 / 3, rtol=cases.eps(10))
+
+
 @pytest.mark.x64_only
 def test_a_saddle_is_left_alone_for_ever():
     """What grows is 0 there, however long the step: 0 times infinity is 0."""

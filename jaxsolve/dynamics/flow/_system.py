@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core import Certificate, flat_rates, Problem, View
+from ..._numerics import norm
 from ...integrators import AbstractExponential, DisplacementController, RungeKuttaChebyshev
 from ...integrators._internal import Flowing
 from ._certificate import flow_certificate
@@ -242,4 +243,5 @@ def _stabilized_rtol(problem: Problem) -> float:
 def displacement_controller(problem: Problem, rtol: float | None) -> DisplacementController:
     """The controller of an exponential method, with its default tolerance for this problem."""
     rtol = default_rtol(problem) if rtol is None else rtol
-    return DisplacementController(tolerances(rtol, None, problem.dtype)[0])
+    resolution = jnp.finfo(problem.dtype).eps * norm(ravel_pytree(problem.params)[0])
+    return DisplacementController(tolerances(rtol, None, problem.dtype)[0], resolution=resolution)
