@@ -231,13 +231,7 @@ NO_OBSERVABLES = {"Observable", "Regime", "KERNEL_REGIME_LIMIT", "classify", "ha
 OF_A_LAYER = {"feature_kernel", "gradient_kernel", "hidden_kernel", "hidden_cross_kernel", "preactivation_quantiles"}
 OF_A_STEP = {"critical_rate", "stability"}
 AT_THE_EDGE = {"oscillation", "edge_eigenvalues"}
-OF_LAYERS = OF_A_LAYER | {
-    "layer_cosine",
-    "layer_alignment",
-    "preactivation_velocity",
-    "weight_norms",
-    "weight_distances",
-}
+OF_LAYERS = {*OF_A_LAYER, *("layer_cosine", "layer_alignment", "preactivation_velocity", "weight_norms")}
 
 
 def observable(name: str) -> js.observe.Observable:
@@ -350,10 +344,9 @@ def draw_samples(s: Structure, d: Drawn, n: int, draw) -> tuple[Any, Any]:
 
 
 class Program(NamedTuple):
-    """A problem and what it was made of, how it moves, and when it is asked."""
+    """A problem, how it moves, and when it is asked."""
 
     problem: js.Problem
-    data: tuple[Any, Any]
     dynamics: Any
     ts: np.ndarray
     rate: float
@@ -380,4 +373,4 @@ def make(s: Structure, d: Drawn, unit_of: Callable[[js.Problem, Any, Any], float
     ts[0] = 0 if d.times == "from 0" and s.times > 1 else ts[0]
     ts = np.full_like(ts, ts[-1]) if d.times in ("equal", "zero") else ts
     dynamics = DYNAMICS[s.dynamics](Numbers(jnp.asarray(rate), jr.key(1), until))
-    return Program(problem, (x, y), dynamics, ts if s.times else ts[0], rate)
+    return Program(problem, dynamics, ts if s.times else ts[0], rate)
