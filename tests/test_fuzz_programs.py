@@ -159,7 +159,7 @@ def by_scipy(hand: Hand, t_end: float, tau: float | None = None, most: int = 300
     # By how far it has moved, which may be little beside where it is.
     start = np.zeros(flat.size * (1 if tau is None else 2))
     least = 1e-10 * np.max(np.abs(velocity(0 * flat))) * min(natural(hand), t_end) + 1e-300
-    with contextlib.suppress(_Enough):
+    with contextlib.suppress(_Enough), np.errstate(all="ignore"):
         run = scipy.integrate.solve_ivp(field, (0, t_end), start, "DOP853", rtol=1e-8, atol=least)
         return jnp.asarray(flat + run.y[: flat.size, -1]) if run.success else None
     return None
