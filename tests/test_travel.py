@@ -130,6 +130,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "nets.LayerShape": lambda: js.nets.LayerShape(2, 4, 0, 2, 4, 1.0, None),
     "nets.LeNet": lambda: js.nets.LeNet(**{**IMAGE, "in_shape": (1, 28, 28)}),
     "nets.MLP": lambda: _mlp(bias=True),
+    "nets.MixedPrecision": lambda: js.nets.MixedPrecision(eqx.nn.Linear(2, 1, key=KEY), jnp.bfloat16),
     "nets.Mirrored": js.nets.Mirrored,
     "nets.NearParallel": lambda: js.nets.NearParallel(0.1),
     "nets.NoNormalization": js.nets.NoNormalization,
