@@ -86,7 +86,7 @@ def examine(
     last, moved, compared = start, None, None
     for step, params, seen in zip(steps, checkpoints, looks, strict=True):
         say(f"comparing step {step} of {steps[-1]} with the start")
-        linear = jnp.zeros_like(pull.outputs)
+        linear = jnp.asarray(np.zeros(pull.outputs.shape, pull.outputs.dtype))
         if rows:  # the first checkpoint is the start
             now, linear = pull_at(probe, params, eta), linear_change(probe, params)
         moved = movement(probe, pull, now, linear, eps)

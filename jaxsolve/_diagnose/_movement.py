@@ -80,8 +80,8 @@ def movement(problem: Problem, start: Pull, now: Pull, linear: Float[Array, "n o
 
 def residual_position(problem: Problem, params: PyTree, eta: PyTree, now: Pull, products: int) -> float:
     """r^T K r/(|r|^2 lambda_1), r = dL/df: of the kernel with rates eta, by so many products with it at most."""
-    on_slope = now.seen**2 if problem.state is None else on_kernel(problem, params, eta, now.slope)
-    return float(on_slope / nonzero(kernel_size(problem, params, eta, products)))
+    on_slope = float(now.seen) ** 2 if problem.state is None else float(on_kernel(problem, params, eta, now.slope))
+    return on_slope / (float(kernel_size(problem, params, eta, products)) or 1)
 
 
 @eqx.filter_jit
@@ -117,9 +117,11 @@ def look(problem: Problem, params: PyTree, trace: Trace) -> Look:
 
 def in_groups(kernels: Float[Array, "leaves n n"], eta: PyTree, groups: Groups) -> Float[Array, "groups n n"]:
     """The kernel of every group of parameters, of which those of rate 0 do not count."""
-    moves = jnp.asarray([bool(np.any(np.asarray(rate))) for rate in jax.tree.leaves(eta)])[:, None, None]
-    nothing = jnp.zeros((len(groups.names), *kernels.shape[1:]), kernels.dtype)
-    return nothing.at[jnp.asarray(groups.of_leaf)].add(jnp.where(moves, kernels, 0))
+    # By NumPy, where nothing is compiled.
+    moves = np.array([np.any(np.asarray(rate)) for rate in jax.tree.leaves(eta)])[:, None, None]
+    found = np.zeros((len(groups.names), *kernels.shape[1:]), kernels.dtype)
+    np.add.at(found, np.array(groups.of_leaf), np.where(moves, np.asarray(kernels), np.zeros((), kernels.dtype)))
+    return jnp.asarray(found)
 
 
 @eqx.filter_jit
