@@ -40,10 +40,10 @@ from ..kernels._internal import beside, coarsest, FeatureModel, read_like, rows
 from ..losses import AbstractLoss, MSE
 from ..losses._internal import accepts, count, find_loss, fit
 from ..nets._internal import (
-    by_batch,
     copy_state,
     FREEZE,
     Frozen,
+    in_training,
     networks_in,
     takes,
     takes_state,
@@ -258,7 +258,7 @@ class Problem(eqx.Module):
         if isinstance(self.net, nets.AbstractNetwork) or x.ndim == 0:
             return False
         if self.state is not None:
-            return attempt(eqx.filter_eval_shape, _with_state, by_batch(self.net), x[:1], self.state)[1] is None
+            return attempt(eqx.filter_eval_shape, _with_state, in_training(self.net), x[:1], self.state)[1] is None
         return takes(self.net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
     def _read_shape(self, x: Inputs, which: str) -> tuple[int, ...]:
@@ -271,7 +271,7 @@ class Problem(eqx.Module):
         else:
             self.own_rule = False  # none is looked for behind a state
             one = take_samples(x, slice(1))
-            found, error = attempt(eqx.filter_eval_shape, _with_state, by_batch(self.net), one, self.state)
+            found, error = attempt(eqx.filter_eval_shape, _with_state, in_training(self.net), one, self.state)
             if error is not None:
                 raise ValueError(f"{why_not_called(self.net, one_of(x), error)} (an input of {which})") from error
             batch, _ = found
@@ -364,7 +364,7 @@ class Problem(eqx.Module):
         net = self.network(params)
         if self.state is None:
             return net, eta
-        _, state = _with_state(by_batch(net), self.x, self.state)
+        _, state = _with_state(in_training(net), self.x, self.state)
         frozen = Frozen(net, state)
         return frozen, frozen.rates(eta)
 
@@ -374,7 +374,7 @@ class Problem(eqx.Module):
             # Only where it is needed, as it traces the network once more.
             f = jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
             return rows(f).astype(self.dtype)  # of a network that computes in bfloat16
-        f, state = _with_state(by_batch(net), self.x, self.state)
+        f, state = _with_state(in_training(net), self.x, self.state)
         return rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]).astype(self.dtype)
 
     @hashable

@@ -83,15 +83,17 @@ def examine(
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
     pull = now = pull_at(probe, checkpoints[0], eta)
     rows: list[dict[str, float]] = []
-    last, moved, compared = start, None, None
+    # The first checkpoint is the start, from where nothing has moved.
+    last, linear = start, jnp.asarray(np.zeros(pull.outputs.shape, pull.outputs.dtype))
+    compared = first = compare_kernels(probe, start, start)
+    moved = None
     for step, params, seen in zip(steps, checkpoints, looks, strict=True):
         say(f"comparing step {step} of {steps[-1]} with the start")
-        linear = jnp.asarray(np.zeros(pull.outputs.shape, pull.outputs.dtype))
-        if rows:  # the first checkpoint is the start
+        if rows:
             now, linear = pull_at(probe, params, eta), linear_change(probe, params)
+            last = in_groups(seen.kernels, eta, groups)
+            compared = compare_kernels(probe, last, start)
         moved = movement(probe, pull, now, linear, eps)
-        last = in_groups(seen.kernels, eta, groups)
-        compared = compare_kernels(probe, last, start)
         row = {name: float(value) for name, value in moved._asdict().items() if name not in ("moved", "hidden")}
         row |= {
             "step": step,
@@ -105,9 +107,6 @@ def examine(
             row["test_loss"] = float(test_loss(probe, params))
         rows.append(row)
     assert moved is not None
-    assert compared is not None
-    # For the shares of the groups at the start; the change is 0.
-    first = compare_kernels(probe, start, start)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     end = checkpoints[-1]
     change = difference(end, checkpoints[0])

@@ -99,7 +99,7 @@ def projections_for(outputs: int) -> int | None:
 
 
 class Look(NamedTuple):
-    """What is seen of a checkpoint by itself.
+    """The gradient and the kernels of one checkpoint.
 
     Attributes:
         slope: the loss and its gradient.

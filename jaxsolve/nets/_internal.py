@@ -16,9 +16,9 @@ from ._layers import (
 from ._network import Fixed as Fixed, networks_in as networks_in
 from ._normalization import AbstractNormalization as AbstractNormalization
 from ._state import (
-    by_batch as by_batch,
     copy_state as copy_state,
     FREEZE as FREEZE,
     Frozen as Frozen,
+    in_training as in_training,
     takes_state as takes_state,
 )

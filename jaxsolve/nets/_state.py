@@ -33,7 +33,7 @@ def copy_state(state: eqx.nn.State) -> eqx.nn.State:
     return jax.tree.unflatten(structure, leaves)
 
 
-def by_batch(net: Any) -> Any:
+def in_training(net: Any) -> Any:
     """The network in training mode, where the statistics of its batch normalize it, without dropout."""
     is_dropout = lambda node: isinstance(node, eqx.nn.Dropout)
     still = lambda node: eqx.nn.inference_mode(node) if is_dropout(node) else node

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from .._core import Problem, Quantity, View
 from .._numerics import nonzero, norm, unit
 from ._observable import Observable
-from ._optimizers import is_step, next_update, slope_at, state_of, StaticOptimizer
+from ._optimizers import is_step, StaticOptimizer, step_at
 
 
 class Curvature(NamedTuple):
@@ -54,10 +54,8 @@ class _ChizatRatio:
     optimizer: StaticOptimizer
 
     def __call__(self, view: View):
-        problem, params, optimizer = view.problem, view.params, self.optimizer.held
-        state, slope = state_of(view, optimizer), slope_at(problem, params)
-        update = next_update(problem.eta, optimizer, params, state, slope)
-        found = curvature(problem, params, update)
+        _, update = step_at(view, self.optimizer.held)
+        found = curvature(view.problem, view.params, update)
         return jnp.where(is_step(update) & (found.second != 0), found.ratio, jnp.nan)
 
 
@@ -68,8 +66,7 @@ def chizat_ratio(optimizer: optax.GradientTransformation) -> Observable:
     the networks that docs/diagnose.md tells of. NaN where there is no step, it does not lower the loss, or outputs
     have no second derivative along it. It costs two passes forward, a gradient besides.
 
-    Source: Chizat, Oyallon and Bach 2019, "On lazy training in differentiable programming", along
-    the gradient.
+    Source: Chizat, Oyallon and Bach 2019, "On lazy training in differentiable programming", with u the gradient.
 
     Arguments:
         optimizer: the optax transformation. Where it has a state, the run must show it: `js.Descent(...,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from .._core import Problem, Quantity, View
 from .._numerics import nonzero
 from ._observable import Observable
-from ._optimizers import is_step, next_update, Slope, slope_at, state_of, StaticOptimizer
+from ._optimizers import is_step, Slope, StaticOptimizer, step_at
 
 
 TRIALS = 8
@@ -56,10 +56,8 @@ class _CriticalRate:
     optimizer: StaticOptimizer
 
     def __call__(self, view: View):
-        problem, params, optimizer = view.problem, view.params, self.optimizer.held
-        state, slope = state_of(view, optimizer), slope_at(problem, params)
-        update = next_update(problem.eta, optimizer, params, state, slope)
-        return jnp.where(is_step(update), critical_multiple(problem, params, update, slope), jnp.nan)
+        slope, update = step_at(view, self.optimizer.held)
+        return jnp.where(is_step(update), critical_multiple(view.problem, view.params, update, slope), jnp.nan)
 
 
 def critical_rate(optimizer: optax.GradientTransformation) -> Observable:

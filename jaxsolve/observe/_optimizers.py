@@ -86,6 +86,13 @@ def next_update(eta: PyTree, optimizer: Optimizer, params: PyTree, state: PyTree
     return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), eta, updates, params)
 
 
+def step_at(view: View, optimizer: Optimizer) -> tuple[Slope, PyTree]:
+    """The loss and its gradient at a view, and the optimizer's next step from there."""
+    problem, params, state = view.problem, view.params, state_of(view, optimizer)
+    slope = slope_at(problem, params)
+    return slope, next_update(problem.eta, optimizer, params, state, slope)
+
+
 def is_step(update: PyTree) -> Bool[Array, ""]:
     """True if an update is finite and not 0."""
     return jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(update)])) & all_finite(update)

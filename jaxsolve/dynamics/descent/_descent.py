@@ -495,7 +495,7 @@ def _noisy_loss(noise: Callable[..., Any], problem: Problem, params: PyTree, key
 
 
 def _noisy(noise: Callable[..., Any], problem: Problem, net: Any, x: Inputs, key: Key[Array, ""]) -> Any:
-    """What noise returns for inputs x, each sample with a key of its own; of a pair with a state the outputs."""
+    """The outputs of the network as it trains, at inputs x, each sample with a key of its own."""
     keys = jr.split(key, samples_in(x))
     if problem.state is None:
         return jax.vmap(lambda x, key: noise(net, x, key))(x, keys)
