@@ -4,8 +4,8 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from .._checks import require_kind, require_line
-from ..sweeps import power_law as fit
+from .._checks import require_kind, require_line, require_size
+from ..sweeps import broken_power_law, power_law as fit
 from ._style import COLORS, MARKERS, new_axes, require_axes_of
 
 
@@ -19,18 +19,21 @@ def power_law(
     x: str,
     *,
     over: str = "seed",
+    borders: int = 0,
     label: str | None = None,
     color: str | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
     r"""Draws each member of an ensemble as marks over an axis, and the law c x^b through them as a line.
 
-    The legend says b with its 95 % interval, which is that of `js.sweeps.power_law`.
+    The legend says b with its 95 % interval, which is that of `js.sweeps.power_law`. With borders the line is that of
+    `js.sweeps.broken_power_law`, the legend says the exponent of each regime, and bands show the borders' intervals.
 
     Arguments:
         data: positive, with axes x and `over`.
         x: the axis of the law, with positive numbers.
         over: the axis of members, two or more.
+        borders: between regimes, each of which has a law of its own.
         label: for the legend, before the law; None takes the name of the data.
         color: of all that is drawn; None takes the next one of `js.plot.COLORS`.
         ax: matplotlib axes to draw on; None makes a figure.
@@ -49,14 +52,24 @@ def power_law(
     require_axes_of(data, "data", (x, over), least=2)
     name = label if label is not None else "data" if data.name is None else str(data.name).replace("_", " ")
     require_line(name, "label", "text for the legend")
-    law, ax = fit(data, x, over), new_axes(ax)
+    require_size(borders, "borders", least=0)
+    ax = new_axes(ax)
     places, index = data[x].values.astype(float), sum(line.get_linestyle() != "None" for line in ax.get_lines())
     shade = COLORS[index % len(COLORS)] if color is None else color
     marks: dict[str, Any] = {"marker": MARKERS[index % len(MARKERS)], "ms": 3.5, "mfc": "none", "ls": ""}
     for row in data.transpose(over, x).values:
         ax.plot(places, row, color=shade, **marks)
-    said = rf"{name}: $\propto$ {x}$^{{{law.exponent:.3f} \pm {law.uncertainty:.3f}}}$"
-    ax.plot(places, law.prefactor * places**law.exponent, color=shade, lw=1.0, label=said)
+    if borders:
+        broken = broken_power_law(data, x, borders, over)
+        laws = zip(broken.exponents, broken.uncertainties, strict=True)
+        heights = broken(places)
+        for low, high in broken.border_intervals:
+            ax.axvspan(low, high, color=shade, alpha=0.15, lw=0)
+    else:
+        law = fit(data, x, over)
+        laws, heights = [law[:2]], law.prefactor * places**law.exponent
+    powers = ", ".join(rf"{x}$^{{{exponent:.3f} \pm {half:.3f}}}$" for exponent, half in laws)
+    ax.plot(places, heights, color=shade, lw=1.0, label=rf"{name}: $\propto$ {powers}")
     ax.set(xscale="log", yscale="log", xlabel=x, ylabel=name)
     ax.legend(frameon=False)
     return ax

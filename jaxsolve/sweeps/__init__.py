@@ -1,5 +1,6 @@
 """Many problems: grids of named axes, batched."""
 
+from ._broken_power_law import broken_power_law as broken_power_law
 from ._ensemble import (
     ensemble_error as ensemble_error,
     ensemble_variance as ensemble_variance,

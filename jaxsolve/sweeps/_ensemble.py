@@ -53,7 +53,7 @@ def jackknife(
         ValueError: there is no such axis, it has fewer than two members, or the statistic leaves it in.
         TypeError: data are no variable of a dataset.
     """
-    _require_axis(data, over, 2)
+    require_axis(data, over, 2)
     data = data.dropna(over, how="all")
     value, members = statistic(data), data.sizes[over]
     if members < 2:
@@ -104,8 +104,8 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPow
         ValueError: there is no such axis, or the numbers on x are fewer than two or not positive.
         TypeError: data are no variable of a dataset.
     """
-    _require_axis(data, over, 1)
-    _require_axis(data, x, 2)
+    require_axis(data, over, 1)
+    require_axis(data, x, 2)
     places = np.asarray(data[x].values, float)
     if not np.all(places > 0):
         raise ValueError(f"a power law needs positive numbers on {x!r}, got {places}")
@@ -191,7 +191,7 @@ def ensemble_error(outputs: "xarray.DataArray", y: Float[ArrayLike, "n out"], ov
 
 def _read(outputs: Any, over: str) -> tuple[str, str]:
     """The axes of samples and of outputs."""
-    _require_axis(outputs, over, 2)
+    require_axis(outputs, over, 2)
     samples = [axis for axis in SAMPLE_AXES if axis in outputs.dims]
     if len(samples) != 1 or "output" not in outputs.dims:
         raise ValueError(
@@ -201,7 +201,7 @@ def _read(outputs: Any, over: str) -> tuple[str, str]:
     return samples[0], "output"
 
 
-def _require_axis(data: Any, axis: str, least: int) -> None:
+def require_axis(data: Any, axis: str, least: int) -> None:
     if not (hasattr(data, "sizes") and hasattr(data, "dtype")):  # a whole dataset has no dtype
         raise TypeError(f"data must be a variable of a dataset, such as ds['test_outputs'], got {describe(data)}")
     if data.sizes.get(axis, 0) < least:

@@ -1,4 +1,5 @@
 """Names of this room that other rooms use, and users do not."""
 
+from ._broken_power_law import FittedBrokenPowerLaw as FittedBrokenPowerLaw
 from .running._variables import LANE_VARIABLES as LANE_VARIABLES
 from .store._memory import citation as citation

@@ -81,6 +81,19 @@ def test_power_law_draws_its_members_and_the_fit_of_sweeps(ax):
     assert f"{law.uncertainty:.3f}" in said
 
 
+def test_power_law_draws_the_borders_that_sweeps_finds(ax):
+    x = np.geomspace(1e-2, 1e2, 9)
+    data = _grid(np.stack([np.minimum(1, 1 / x), np.minimum(2, 2 / x**1.1)]), seed=[0, 1], x=x)
+    drawn = js.plot.power_law(data, "x", borders=1, ax=ax)
+    law, line = js.sweeps.broken_power_law(data, "x", 1), drawn.get_lines()[-1]
+    np.testing.assert_allclose(np.asarray(line.get_ydata()), law(x), rtol=1e-12)
+    (band,) = drawn.patches
+    np.testing.assert_allclose(
+        band.get_extents().transformed(drawn.transData.inverted()).intervalx, law.border_intervals[0]
+    )
+    assert all(f"{exponent:.3f}" in str(line.get_label()) for exponent in law.exponents)
+
+
 def test_the_interval_of_a_power_law_holds_the_truth_as_often_as_it_says():
     widths, draws = np.array([10.0, 20.0, 40.0]), 400
     noise = 0.1 * np.asarray(jax.random.normal(jax.random.key(0), (draws, 5, 3)))
