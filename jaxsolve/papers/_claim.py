@@ -13,10 +13,11 @@ class Verdict(enum.Enum):
 
     Example:
         >>> [verdict.value for verdict in js.papers.Verdict]
-        ['reproduced', 'differs', 'not decidable at this scale']
+        ['reproduced', 'corrected', 'differs', 'not decidable at this scale']
     """
 
     REPRODUCED = "reproduced"
+    CORRECTED = "corrected"
     DIFFERS = "differs"
     UNDECIDED = "not decidable at this scale"
 
@@ -31,6 +32,7 @@ class Claim(NamedTuple):
             not: "> 0" is not 0.
         ours: the number measured.
         uncertainty: half the width of its 95 % interval; 0 for what has none.
+        corrected: the interval of what an erratum says in the paper's place, if there is one.
     """
 
     statement: str
@@ -38,20 +40,22 @@ class Claim(NamedTuple):
     accepted: tuple[float, float]
     ours: float
     uncertainty: float = 0.0
+    corrected: tuple[float, float] | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """Reproduced or different where the whole interval of the measurement says so."""
+        """What the whole interval of the measurement says: of the paper first, then of its correction."""
         low, high = self.ours - self.uncertainty, self.ours + self.uncertainty
         if math.isnan(low):
             return Verdict.UNDECIDED
-        start, end = self.accepted
-        if math.isinf(start) or math.isinf(end):  # a sign; the infinite end belongs to it, and the other does not
-            start = start if math.isinf(start) else math.nextafter(start, math.inf)
-            end = end if math.isinf(end) else math.nextafter(end, -math.inf)
-        if start <= low and high <= end:
+        within, outside = _compare(low, high, self.accepted)
+        if within:
             return Verdict.REPRODUCED
-        return Verdict.DIFFERS if high < start or low > end else Verdict.UNDECIDED
+        if outside and self.corrected is not None:
+            within, outside = _compare(low, high, self.corrected)
+            if within:
+                return Verdict.CORRECTED
+        return Verdict.DIFFERS if outside else Verdict.UNDECIDED
 
     def facts(self) -> dict[str, Any]:
         """The claim as JSON, which has no infinity or NaN: an open end is null, as is a number that is not finite."""
@@ -62,8 +66,18 @@ class Claim(NamedTuple):
             "accepted": [finite(end) for end in self.accepted],
             "ours": finite(self.ours),
             "uncertainty": finite(self.uncertainty),
+            "corrected": self.corrected and [finite(end) for end in self.corrected],
             "verdict": self.verdict.value,
         }
+
+
+def _compare(low: float, high: float, accepted: tuple[float, float]) -> tuple[bool, bool]:
+    """Whether an interval lies within what is accepted, and whether it lies outside of it."""
+    start, end = accepted
+    if math.isinf(start) or math.isinf(end):  # a sign; the infinite end belongs to it, and the other does not
+        start = start if math.isinf(start) else math.nextafter(start, math.inf)
+        end = end if math.isinf(end) else math.nextafter(end, -math.inf)
+    return start <= low and high <= end, high < start or low > end
 
 
 Claims: TypeAlias = Iterator[Claim]
@@ -81,9 +95,9 @@ class Measured(NamedTuple):
     uncertainty: float
 
 
-def bars(cells: Any) -> "tuple[np.ndarray, np.ndarray]":
+def bars(cells: Any, over: str = "seed") -> "tuple[np.ndarray, np.ndarray]":
     """Means over seeds, and half the widths of their 95 % intervals, of an array with one other dimension."""
-    mean, bar = zip(*map(mean_over, cells.transpose(..., "seed").values), strict=True)
+    mean, bar = zip(*map(mean_over, cells.transpose(..., over).values), strict=True)
     return np.array(mean), np.array(bar)
 
 

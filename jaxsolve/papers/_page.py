@@ -17,9 +17,15 @@ figure { margin: 1rem 0; } img { max-width: 100%; height: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
 th, td { text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #d9d9d9; vertical-align: top; }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.reproduced { color: #00664a; } .differs { color: #a03d00; font-weight: bold; } .open { color: #595959; }
+.reproduced { color: #00664a; } .corrected { color: #0b5394; }
+.differs { color: #a03d00; font-weight: bold; } .open { color: #595959; }
 """
-CLASSES = {Verdict.REPRODUCED: "reproduced", Verdict.DIFFERS: "differs", Verdict.UNDECIDED: "open"}
+CLASSES = {
+    Verdict.REPRODUCED: "reproduced",
+    Verdict.CORRECTED: "corrected",
+    Verdict.DIFFERS: "differs",
+    Verdict.UNDECIDED: "open",
+}
 PREFACE = """# Figures of the papers, reproduced
 
 {count} claims of the papers that jaxsolve builds on, each beside a measurement, at {scale} scale: {verdicts}.
@@ -30,9 +36,11 @@ jaxsolve data fetch mnist cifar10 # 200 MB; without them, figures of images are 
 jaxsolve reproduce all --scale {scale}
 ```
 
-A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over networks drawn anew) lies
-within what is accepted as the same, or outside of it; else it is not decidable at this scale. Claims of one number
-without an interval are of theory, or of one run. Settings said to be lost could not be read in the published text.
+A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over tasks, data and networks
+drawn anew) lies within what is accepted as the same, or outside of it; else it is not decidable at this scale. It is
+corrected where the printed value is refuted and that of an erratum holds. Claims of one number without an interval are
+of theory, or of one run. Each figure of images says which it used: the official files have 70000 (MNIST) and 60000
+(CIFAR-10), and other sets give other draws. Settings said to be lost could not be read in the published text.
 [Errata](errata.md) are about equations; this page is about figures.
 """
 
@@ -115,7 +123,11 @@ def _counted(figures: Sequence[dict[str, Any]]) -> tuple[int, str]:
 
 def accepted(claim: dict[str, Any]) -> str:
     """The values that count as the same as the paper's, in words."""
-    low, high = claim["accepted"]
+    said = _interval(*claim["accepted"])
+    return said if claim["corrected"] is None else f"{said}; corrected {_interval(*claim['corrected'])}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return f"> {low:g}" if high is None else f"< {high:g}"
     return f"{low:g} to {high:g}" if low < high else f"{low:g}"

@@ -56,6 +56,24 @@ def test_a_verdict_asks_for_the_whole_interval(accepted, ours, uncertainty, verd
     assert json.loads(json.dumps(claim.facts(), allow_nan=False))["verdict"] == verdict.value
 
 
+@pytest.mark.parametrize(
+    ("ours", "uncertainty", "verdict"),
+    [
+        (1.0, 0.05, Verdict.REPRODUCED),
+        (0.5, 0.04, Verdict.CORRECTED),
+        (0.5, 0.10, Verdict.UNDECIDED),  # the print is refuted; whether the correction holds is open
+        (0.7, 0.02, Verdict.DIFFERS),
+        (0.7, 0.30, Verdict.UNDECIDED),
+        (math.nan, 0.0, Verdict.UNDECIDED),
+    ],
+)
+def test_a_correction_holds_only_where_the_print_is_refuted(ours, uncertainty, verdict):
+    claim = Claim("A slope.", "1", (0.9, 1.1), ours, uncertainty, corrected=(0.45, 0.55))
+    assert claim.verdict is verdict
+    assert claim.facts()["corrected"] == [0.45, 0.55]
+    assert claim._replace(corrected=None).verdict is not Verdict.CORRECTED
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say():
     draws = np.random.default_rng(0).normal(3.0, 2.0, (2000, 3))
     found = [mean_over(row) for row in draws]
@@ -109,7 +127,10 @@ class Toy(AbstractFigure):
 
     def claims(self, data):
         fall = data["runs"]["loss"].isel(t=1) / data["runs"]["loss"].isel(t=0)
-        return [Claim("The loss <falls>.", "< 1", (0.0, 1.0), float(fall.max()))]
+        return [
+            Claim("The loss <falls>.", "< 1", (0.0, 1.0), float(fall.max())),
+            Claim("It falls by half.", "1/2", (0.5, 0.5), float(fall.max()), corrected=(0.0, math.inf)),
+        ]
 
 
 @pytest.fixture
@@ -131,16 +152,20 @@ def test_pictures_data_claims_and_page(toy, tmp_path):
     assert done.folder == folder / "small" / toy
     assert tally([done])[Verdict.REPRODUCED] == 1
     ledger = json.loads((folder / "small" / "claims.json").read_text())
-    assert [claim["verdict"] for figure in ledger["figures"] for claim in figure["claims"]] == ["reproduced"]
+    assert [claim["verdict"] for figure in ledger["figures"] for claim in figure["claims"]] == [
+        "reproduced",
+        "corrected",
+    ]
     page = (folder / "small" / "index.html").read_text()
     assert f'src="{toy}/figure.png"' in page
     assert "A &lt;b&gt;decay&lt;/b&gt;" in page
     assert "The loss &lt;falls&gt;." in page
-    assert "1 claims: 1 reproduced, 0 differs, 0 not decidable at this scale" in page
+    assert "2 claims: 1 reproduced, 1 corrected, 0 differs, 0 not decidable at this scale" in page
     written = (folder / "small" / "ledger.md").read_text()
     assert f"### {toy}" in written
     assert "| The loss <falls>. | < 1 |" in written
-    assert "at small scale: 1 reproduced, 0 differs, 0 not decidable at this scale." in written
+    assert "| It falls by half. | 1/2 | 0.5; corrected > 0 |" in written
+    assert "at small scale: 1 reproduced, 1 corrected, 0 differs, 0 not decidable at this scale." in written
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -263,7 +288,10 @@ def test_scales_are_a_type(tmp_path, as_users):
 def test_the_command(toy, tmp_path, capsys):
     app(["reproduce", toy, "-o", str(tmp_path), "--quiet"], result_action="return_value")
     said = capsys.readouterr().out
-    assert said == f"1 reproduced, 0 differs, 0 not decidable at this scale; see {tmp_path / 'small' / 'index.html'}\n"
+    assert said.splitlines() == [
+        f"{toy}: corrected: It falls by half. Paper: 1/2, here: 0.0793",
+        f"1 reproduced, 1 corrected, 0 differs, 0 not decidable at this scale; see {tmp_path / 'small' / 'index.html'}",
+    ]
     app(["reproduce", "list"], result_action="return_value")
     assert toy in capsys.readouterr().out
 

@@ -77,7 +77,7 @@ class Figure(AbstractFigure):
         )
         yield Claim(said, "0", (0.0, 0.02), float(off.max()))
         said = "(b) The half time grows with log(1/sigma^2): its slope, at s = 1."
-        yield Claim(said, "a straight line; slope 1 as printed, 1/2 as corrected", (0.45, 0.55), *mean_over(slopes))
+        yield Claim(said, "1", (0.9, 1.1), *mean_over(slopes), corrected=(0.45, 0.55))
         said = (
             "The time of phase I does not depend on sigma: exponent of sigma in the time at which the alignment "
             "has 90 % of its final value."

@@ -71,9 +71,9 @@ class Figure(AbstractFigure):
             accepted = (-1.1 * power, -0.9 * power)
             yield Claim(f"(a) L = {matrices}: exponent of sigma in t_1/2.", f"-{power}", accepted, law)
             said = f"(a) L = {matrices}: t_1/2 over 1/((L-2) s sigma^(L-2)), at the smallest sigma."
-            yield Claim(
-                said, f"{matrices} as printed; 1 as corrected", (0.9, 1.1), times[0] / _law(STARTS, matrices)[0]
-            )
+            printed, corrected = (0.9 * matrices, 1.1 * matrices), (0.9, 1.1)
+            share = float(times[0] / _law(STARTS, matrices)[0])
+            yield Claim(said, f"{matrices}", printed, share, corrected=corrected)
         loss_times, turn_times = _times(data)
         for name, times in (("half the loss", loss_times), ("cosine 1/2 of W1^T W1 with beta beta^T", turn_times)):
             said = f"(c) L = 3: exponent of sigma in the time to {name}."
