@@ -18,7 +18,7 @@ from ..sweeps import jackknife, padded, power_law
 from ..until import margin_above
 from ._claim import Measured
 from ._figure import by_scale, Images, Panel, Runs, Scale, Table, Values
-from ._images import images
+from ._images import draw_of, drawn, images
 
 
 SAMPLES = by_scale(32, 1000, 10_000)
@@ -32,15 +32,19 @@ SETTING = (
 
 
 class AtAlpha(NamedTuple):
-    """Problems by width and output scale: alpha (f - f_0) with the loss divided by alpha^2 (eqs. 4 and 5)."""
+    """Problems by width and output scale: alpha (f - f_0) with the loss divided by alpha^2 (eqs. 4 and 5).
+
+    Each seed has its start and, unless `draw` says which, its draw of the data, as `parity` makes them.
+    """
 
     data: Dataset
     depth: int = 5
     activation: Activation = SOFTPLUS
 
-    def __call__(self, width: int | Padded, alpha: Array, seed: Array) -> Problem:
+    def __call__(self, width: int | Padded, alpha: Array, seed: Array, draw: Array | None = None) -> Problem:
+        data = draw_of(self.data, seed if draw is None else draw)
         net = MLP(
-            in_size=self.data.x.shape[1],
+            in_size=data.x.shape[1],
             out_size=1,
             width_size=width,
             depth=self.depth,
@@ -49,7 +53,7 @@ class AtAlpha(NamedTuple):
             scaling=Scaling.lazy(alpha, gain=True),
             key=jax.random.key(seed),
         )
-        return Problem(net, *self.data.train, test=self.data.test, loss=SoftHinge(BETA), centered=True)
+        return Problem(net, *data.train, test=data.test, loss=SoftHinge(BETA), centered=True)
 
 
 class AtScale(NamedTuple):
@@ -59,14 +63,14 @@ class AtScale(NamedTuple):
     depth: int = 5
     activation: Activation = SOFTPLUS
 
-    def __call__(self, width: int | Padded, scale: Array, seed: Array) -> Problem:
-        return AtAlpha(*self)(width, scale / width**0.5, seed)
+    def __call__(self, width: int | Padded, scale: Array, seed: Array, draw: Array | None = None) -> Problem:
+        return AtAlpha(*self)(width, scale / width**0.5, seed, draw)
 
 
-def parity(scale: Scale, n_test: int) -> Dataset:
-    """Odd and even digits, by their first standardized principal components."""
-    key = jax.random.key(0)
-    return images(Images.MNIST, scale, task="parity", pca=COMPONENTS, n_train=SAMPLES[scale], n_test=n_test, key=key)
+def parity(scale: Scale, n_test: int, draws: int) -> Dataset:
+    """Odd and even digits, by their first standardized principal components: draws stacked along the first axis."""
+    request = {"task": "parity", "pca": COMPONENTS, "n_train": SAMPLES[scale], "n_test": n_test}
+    return drawn(draws, lambda key: images(Images.MNIST, scale, key=key, **request))
 
 
 def flow() -> GradientFlow:
@@ -81,7 +85,7 @@ def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any
 
 ALPHA_WIDTHS = by_scale([25, 50, 100], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
 ALPHAS = by_scale(10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), np.geomspace(1e-5, 1e5, 21))
-ALPHA_SEEDS = by_scale(8, 10)
+ALPHA_SEEDS = by_scale(16, 10)
 ALPHA_TESTS = 50
 ALPHA_TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [inf]])
 FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, inf)  # alpha of both regimes, at any of these widths
@@ -94,7 +98,8 @@ def over_alpha(runs: Runs) -> Table:
         "alpha": ALPHAS[runs.scale],
         "seed": range(ALPHA_SEEDS[runs.scale]),
     }
-    make = AtAlpha(parity(runs.scale, ALPHA_TESTS if runs.scale is Scale.SMALL else 20 * ALPHA_TESTS))
+    tests = ALPHA_TESTS if runs.scale is Scale.SMALL else 20 * ALPHA_TESTS
+    make = AtAlpha(parity(runs.scale, tests, ALPHA_SEEDS[runs.scale]))
     observed = [loss(), test_kernel_change(), weight_change()]
     shared = runs._replace(folder=runs.folder.parent)
     return measure(shared, "over_alpha", make, axes, ALPHA_TIMES, observed)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from .._core import Problem
 from ..data import Dataset, Images, pca
@@ -16,7 +16,7 @@ from ..losses import CrossEntropy
 from ..nets import MLP, Scaling
 from ..observe import accuracy, test_accuracy, weight_change
 from ._figure import by_scale, Runs, Scale, Table
-from ._images import images
+from ._images import draw_of, drawn, images
 
 
 SAMPLES = by_scale(500, 5000, 50_000)
@@ -40,9 +40,13 @@ class TwoLayerScaling(NamedTuple):
     gamma: Any
 
 
-def ten_classes(scale: Scale) -> Dataset:
-    """Images of a mean square length of 1, at small scale in their leading principal components."""
-    data = images(Images.CIFAR10, scale, n_train=SAMPLES[scale], n_test=TESTS[scale], key=jax.random.key(0))
+def ten_classes(scale: Scale, draws: int) -> Dataset:
+    """Draws of images of a mean square length of 1, at small scale in their leading principal components."""
+    return drawn(1 if scale is Scale.PAPER else draws, lambda key: _ten_classes(scale, key))
+
+
+def _ten_classes(scale: Scale, key: PRNGKeyArray) -> Dataset:
+    data = images(Images.CIFAR10, scale, n_train=SAMPLES[scale], n_test=TESTS[scale], key=key)
     if scale is Scale.SMALL:
         data = data.transform(pca(COMPONENTS, standardize=False))
     size = jnp.sqrt(jnp.mean(jnp.sum(data.x**2, axis=1)))
@@ -51,7 +55,8 @@ def ten_classes(scale: Scale) -> Dataset:
 
 
 def classifier(data: Dataset, scales: TwoLayerScaling, width: int, seed: Array) -> Problem:
-    """A network of one hidden layer on these images."""
+    """A network of one hidden layer on the seed's draw of these images."""
+    data = draw_of(data, seed)
     scaling = Scaling(
         multiplier=jnp.ones(2),
         sigma=jnp.stack([scales.sigma_w, scales.sigma_u]),

@@ -1,11 +1,14 @@
 """Real images for the figures; where they are not on this machine, small scales take the digits of scikit-learn."""
 
+import hashlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -14,7 +17,7 @@ from ._figure import Scale
 
 
 READERS = {Images.MNIST: mnist, Images.FASHION_MNIST: fashion_mnist, Images.CIFAR10: cifar10}
-DIGIT_TESTS = 1000  # of 1797 digits
+DIGIT_TESTS, DIGIT_PIXELS = 1000, 64  # tests, of 1797 digits
 SHAPES = {Images.MNIST: (1, 28, 28), Images.FASHION_MNIST: (1, 28, 28), Images.CIFAR10: (3, 32, 32)}
 
 
@@ -39,27 +42,57 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
     return data
 
 
+def drawn(count: int, draw: Callable[[PRNGKeyArray], Dataset]) -> Dataset:
+    """Independent draws of data, by the keys 0 to count - 1, stacked along a first axis.
+
+    With the draw of its number, each seed of a sweep has a task of its own, so that intervals over seeds are over both.
+    """
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *(draw(jax.random.key(i)) for i in range(count)))
+
+
+def draw_of(data: Dataset, seed: Array | int) -> Dataset:
+    """The draw of `drawn` that belongs to a seed; with one draw, that."""
+    return jax.tree.map(lambda part: part[seed % len(part)], data)
+
+
 def pictures(
-    collection: Images, scale: Scale, samples: Mapping[Scale, int], tests: Mapping[Scale, int], halvings: int, **request
+    collection: Images,
+    scale: Scale,
+    samples: Mapping[Scale, int],
+    tests: Mapping[Scale, int],
+    halvings: int,
+    draws: int,
+    **request: Any,
 ) -> Dataset:
-    """Images that are not flattened; at small scale their resolution is halved so often."""
-    sizes = {"n_train": samples[scale], "n_test": tests[scale], "key": jax.random.key(0)}
-    data = images(collection, scale, flatten=False, **sizes, **request)
-    for _ in range(halvings if scale is Scale.SMALL else 0):
-        data = halved(data)
-    return data
+    """Draws of images that are not flattened; at small scale their resolution is halved so often.
+
+    At the paper's scale there is one draw, the official split.
+    """
+    sizes = {"n_train": samples[scale], "n_test": tests[scale]}
+
+    def draw(key: PRNGKeyArray) -> Dataset:
+        data = images(collection, scale, flatten=False, key=key, **sizes, **request)
+        for _ in range(halvings if scale is Scale.SMALL else 0):
+            data = halved(data)
+        return data
+
+    return drawn(1 if scale is Scale.PAPER else draws, draw)
 
 
 def images_used(collection: Images, scale: Scale) -> str:
-    """The images that `images` finds on this machine, in words."""
-    found = images(collection, scale, n_train=1, n_test=1, key=jax.random.key(0))
-    there = found.x.shape[1] > 64
-    return collection.value if there else f"digits of scikit-learn: {collection.value} is not on this machine"
+    """The images that `images` finds on this machine, in words: what, how many, and a hash of 40 of them."""
+    found = images(collection, scale, n_train=20, n_test=20, key=jax.random.key(0))
+    if found.x.shape[1] == DIGIT_PIXELS:
+        return f"digits of scikit-learn: {collection.value} is not on this machine"
+    pixels = np.round(255 * np.concatenate([found.x, found.x_test]))  # the same in any precision
+    digest = hashlib.sha256(pixels.astype(np.uint8).tobytes()).hexdigest()[:12]
+    (count,) = re.findall(r"\((\d+) ", found.source)
+    return f"{collection.value} ({count} images; sha256 of 40 of them: {digest})"
 
 
 def name_used(collection: Images) -> str:
     """Its name alone, for pictures, titles and claims. Where a larger scale has run, the images are there."""
-    return images_used(collection, Scale.SMALL).partition(":")[0]
+    return re.split(r":| \(", images_used(collection, Scale.SMALL))[0]
 
 
 def _enlarged(data: Dataset, collection: Images) -> Dataset:
@@ -86,9 +119,14 @@ def halved(data: Dataset) -> Dataset:
 
 
 def whitened(data: Dataset) -> Dataset:
-    """Whitened images, as images."""
+    """Whitened images, as images, of each draw."""
+    draws = [_whitened(draw_of(data, i)) for i in range(len(data.x))]
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *draws)
+
+
+def _whitened(data: Dataset) -> Dataset:
     assert data.x_test is not None
     flat = [images.reshape(len(images), -1) for images in (data.x, data.x_test)]
     affine = partial_whiten(1.0).fit(flat[0])
     x, x_test = (affine(part).reshape(-1, *data.x.shape[1:]) for part in flat)
-    return Dataset(x, data.y, x_test, data.y_test, source=f"{data.source}; whitened")
+    return Dataset(x, data.y, x_test, data.y_test, source=data.source)

@@ -48,8 +48,8 @@ class Sizes(NamedTuple):
 
 PAPER = Sizes(100, 50, 1000, 10_000, taus=17, deltas=17, seeds=16, step=5e-3, end=500.0)
 SIZES = {
-    Scale.SMALL: Sizes(in_size=10, width=20, samples=100, tests=1000, taus=5, deltas=5, seeds=4, step=5e-3, end=20.0),
-    Scale.MEDIUM: PAPER._replace(seeds=2),
+    Scale.SMALL: Sizes(in_size=10, width=20, samples=100, tests=1000, taus=5, deltas=5, seeds=24, step=5e-3, end=20.0),
+    Scale.MEDIUM: PAPER._replace(taus=2, deltas=3, seeds=12, end=100.0),
     Scale.PAPER: PAPER,
 }
 
@@ -57,7 +57,8 @@ SIZES = {
 class Students(NamedTuple):
     """Students with Kunin's start: rows of length tau/alpha, read-outs +-alpha tau, zero output.
 
-    tau^2 (alpha^2 - alpha^-2) = delta. Rates are 2/tau^2: their loss is twice ours.
+    tau^2 (alpha^2 - alpha^-2) = delta. Rates are 2/tau^2: their loss is twice ours. Each seed has a teacher and samples
+    of its own.
     """
 
     in_size: int
@@ -66,14 +67,12 @@ class Students(NamedTuple):
     tests: int
 
     def __call__(self, tau: Array, delta: Array, seed: Array) -> Problem:
-        data = self.data()
-        return student(data, self.width, tau, delta, jax.random.key(seed))
+        return student(self.data(seed), self.width, tau, delta, jax.random.key(seed))
 
-    def data(self) -> Dataset:
-        """The samples, the same for all students."""
+    def teacher(self, seed: Array | int) -> MLP:
+        """Three neurons; read-outs are 1 or -1."""
         teacher_scale = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.ones(2))
-        key = jax.random.key(15)
-        teacher = MLP(
+        return MLP(
             in_size=self.in_size,
             out_size=1,
             width_size=TEACHER_WIDTH,
@@ -81,10 +80,14 @@ class Students(NamedTuple):
             activation="relu",
             scaling=teacher_scale,
             init=Sphere(),
-            key=key,
+            key=jax.random.fold_in(jax.random.key(15), seed),
         )
-        request = {"n_test": self.tests, "sphere": True, "key": jax.random.key(201)}
-        return teacher_student(teacher, self.in_size, self.samples, **request)
+
+    def data(self, seed: Array | int) -> Dataset:
+        """The samples of a seed."""
+        key = jax.random.fold_in(jax.random.key(201), seed)
+        request = {"n_test": self.tests, "sphere": True, "key": key}
+        return teacher_student(self.teacher(seed), self.in_size, self.samples, **request)
 
 
 def student(data: Dataset, width: int, tau: Array, delta: Array, key: Array) -> Problem:
@@ -106,7 +109,10 @@ def student(data: Dataset, width: int, tau: Array, delta: Array, key: Array) -> 
 
 
 def grid(runs: Runs) -> Table:
-    """All students of a scale, by gradient descent: kept beside the figures, since several are drawn from them."""
+    """All students of a scale, by gradient descent: kept beside the figures, since several are drawn from them.
+
+    `mixed` says of each seed whether its teacher's read-outs have both signs.
+    """
     sizes, shared = SIZES[runs.scale], runs._replace(folder=runs.folder.parent)
     axes = {
         "tau": np.logspace(-1, 0.3, sizes.taus),
@@ -115,7 +121,9 @@ def grid(runs: Runs) -> Table:
     }
     watched = [loss(), test_loss(), kernel_distance(), hamming_distance(), parameter_distance()]
     students, descent = Students(*sizes[:4]), Descent(optax.sgd(sizes.step))
-    return shared.sweep("grid", students, axes, descent, sizes.times, observe=watched)
+    found = shared.sweep("grid", students, axes, descent, sizes.times, observe=watched)
+    signs = [np.sign(np.asarray(students.teacher(seed).weights[-1])).ravel() for seed in axes["seed"]]
+    return found.assign(mixed=("seed", [bool(np.ptp(row)) for row in signs]))
 
 
 def of_size(scale: Scale) -> str:

@@ -17,7 +17,7 @@ from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss,
 from ..plot import COLORS, MARKERS
 from ._claim import Claim, Claims, mean_over
 from ._figure import Images, Panel, Scale, Table
-from ._images import images, images_used
+from ._images import draw_of, drawn, images, images_used
 
 
 LOSS, SIZE, TURN = COLORS[0], COLORS[1], COLORS[2]  # blue, orange and green, as in the paper
@@ -86,9 +86,10 @@ def relative_error(outputs: Any, predictions: Any) -> Float[np.ndarray, "*lanes"
 
 
 class ImageTask(NamedTuple):
-    """A choice of images, and of how many of their principal components.
+    """Draws of images, and how many of their principal components are kept.
 
     A dense network with Gaussian weights does not see a rotation of its inputs, so components serve as pixels do.
+    Fewer than all of n - 1 leave a part of the targets that cannot be fitted.
 
     Arguments:
         found: what stands for them on this machine, so that a store of digits is not carried on with MNIST.
@@ -100,22 +101,24 @@ class ImageTask(NamedTuple):
     samples: int
     tests: int
     rank: int
+    draws: int
     found: str
 
     @staticmethod
     def here(
-        collection: Images, scale: Scale, task: str | tuple[int, int], samples: int, tests: int, rank: int
+        collection: Images, scale: Scale, task: str | tuple[int, int], sizes: tuple[int, int, int], draws: int
     ) -> "ImageTask":
-        """A task with the images of this machine."""
-        return ImageTask(collection, scale, task, samples, tests, rank, images_used(collection, scale))
+        """A task with the images of this machine; sizes are those of samples, tests and rank."""
+        return ImageTask(collection, scale, task, *sizes, draws, images_used(collection, scale))
 
-    def data(self, gamma: Any = 0.0) -> Dataset:
+    def data(self, seed: Any, gamma: Any = 0.0) -> Dataset:
         """X_gamma = U S^gamma V^T in principal coordinates: whitened at gamma = 0, as they are at 1.
 
         Scaled to |X_gamma|^2 = n rank at every gamma, so that times can be compared. (`js.data.partial_whiten` counts
         the other way: its power is 1 - gamma.)
         """
-        components, sizes = _components(self)
+        components = draw_of(_components(self), seed)
+        sizes = jnp.sqrt(jnp.mean(components.x**2, axis=0))
         factor = sizes ** (gamma - 1)
         factor = factor / jnp.sqrt(jnp.mean((factor * sizes) ** 2))
         test = components.x_test if components.x_test is None else components.x_test * factor[None]
@@ -123,21 +126,20 @@ class ImageTask(NamedTuple):
 
 
 @functools.cache
-def _components(task: ImageTask) -> tuple[Dataset, Array]:
-    """Principal components, and the root mean square of each."""
+def _components(task: ImageTask) -> Dataset:
+    """Principal components of each draw."""
+    request = {"task": task.task, "n_train": task.samples, "n_test": task.tests}
+    fit = pca(task.rank, standardize=False)
     with jax.ensure_compile_time_eval():  # problems are made in traces, which need not hold all images
-        request = {"task": task.task, "n_train": task.samples, "n_test": task.tests}
-        data = images(task.collection, task.scale, key=jax.random.key(0), **request)
-        data = data.transform(pca(task.rank, standardize=False))
-        return data, jnp.sqrt(jnp.mean(data.x**2, axis=0))
+        return drawn(task.draws, lambda key: images(task.collection, task.scale, key=key, **request).transform(fit))
 
 
-def balanced_alignment(task: ImageTask) -> float:
+def balanced_alignment(task: ImageTask, seed: int) -> float:
     """The alignment of kernel and targets once two balanced linear layers have fit whitened images: eq. 53, corrected.
 
     What the components cannot fit is a part of the targets, which holds it down.
     """
-    data = task.data()
+    data = task.data(seed)
     x, y = np.asarray(data.x), np.asarray(data.y)
     n, classes = y.shape
     left, s, right = np.linalg.svd(y.T @ x / n, full_matrices=False)
@@ -159,7 +161,7 @@ class MLPOnImages(NamedTuple):
     activation: str = "relu"
 
     def __call__(self, sigma: Array, seed: Array, gamma: Any = 0.0) -> Problem:
-        data = self.images.data(gamma)
+        data = self.images.data(seed, gamma)
         net = MLP(
             in_size=data.x.shape[1],
             out_size=data.y.shape[1],

@@ -15,7 +15,7 @@ from .._silent import ImageTask, INPUTS, MLPOnImages, TARGETS, TIME
 
 WIDTH, SIGMA, GAMMA = 50, 0.1, 0.25
 DEPTHS = [1, 2, 3]  # hidden layers
-SIZES = by_scale((100, 1, 40), (100, 1, 99))
+SIZES = by_scale((60, 1, 59), (100, 1, 99))
 SEEDS = by_scale(3, 8)
 WATCHED = (loss(), kernel_alignment(), kernel(), outputs(), INPUTS)
 TIMES = np.concatenate([[0.0], np.geomspace(0.1, 5e3, 60)])
@@ -25,7 +25,7 @@ class Figure(AbstractFigure):
     title = "Figure D.4: kernel alignment of linear networks of three depths, and their kernels, ordered by class"
     ours = (
         f"Two classes of images; sigma = {SIGMA:g}, width {WIDTH}, two to four layers, which are lost. At small scale "
-        f"{SIZES[Scale.SMALL][2]} principal components."
+        f"{SIZES[Scale.SMALL][0]} images in place of 100."
     )
     size = (7.2, 2.3)
     hours = by_scale(0.025, 0.1)
@@ -34,7 +34,7 @@ class Figure(AbstractFigure):
     def run(self, runs: Runs) -> Data:
         found = {}
         for depth in DEPTHS:
-            task = ImageTask.here(Images.CIFAR10, runs.scale, (0, 1), *SIZES[runs.scale])
+            task = ImageTask.here(Images.CIFAR10, runs.scale, (0, 1), SIZES[runs.scale], SEEDS[runs.scale])
             axes = {"gamma": [GAMMA], "sigma": [SIGMA], "seed": range(SEEDS[runs.scale])}
             flow, watched = GradientFlow(Tsit5(), rtol=1e-5), [*WATCHED, TARGETS]
             name = f"layers_{depth + 1}"

@@ -16,7 +16,7 @@ from ...nets import Scaling, WideResNet
 from ...observe import cross_kernel, kernel, loss, outputs, test_outputs
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Table
-from .._images import pictures, whitened
+from .._images import draw_of, pictures, whitened
 from .._silent import draw_machines, draw_run, machine_correlations, machine_errors, rise_time, TARGETS, turned_before
 
 
@@ -43,7 +43,7 @@ class Figure(AbstractFigure):
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
-        plain = pictures(Images.CIFAR10, runs.scale, SAMPLES, SAMPLES, halvings=2, task=(0, 1))
+        plain = pictures(Images.CIFAR10, runs.scale, SAMPLES, SAMPLES, halvings=2, draws=SEEDS[runs.scale], task=(0, 1))
         rate, steps = RATE[runs.scale], STEPS[runs.scale]
         descent = Descent(optax.adam(rate), rate=1.0)  # times are counts of steps
         # Which images is an axis, so that all networks share one program, which takes long to compile.
@@ -118,14 +118,12 @@ class _Networks(NamedTuple):
     both: tuple[Dataset, Dataset]
 
     def __call__(self, panel: Array, first: Array, seed: Array) -> Problem:
-        x, y, x_test, y_test = (
-            jnp.stack([getattr(data, part) for data in self.both])[panel] for part in ("x", "y", "x_test", "y_test")
-        )
+        data = jax.tree.map(lambda *parts: jnp.stack(parts)[panel], *(draw_of(data, seed) for data in self.both))
         sigma = jnp.full(_ARRAYS - (self.widening == 1), SIGMA).at[0].set(first)
-        _, *size = x.shape
-        options = {"scaling": Scaling.standard(sigma=sigma), "key": jax.random.key(seed), "dtype": x.dtype}
+        _, *size = data.x.shape
+        options = {"scaling": Scaling.standard(sigma=sigma), "key": jax.random.key(seed), "dtype": data.x.dtype}
         net = WideResNet(in_shape=(size[0], size[1], size[2]), out_size=1, k=self.widening, b=1, **options)
-        return Problem(net, x, y, test=(x_test, y_test))
+        return Problem(net, *data.train, test=data.test)
 
 
 _ARRAYS = 11  # of one block a group; unless it is widened, the first needs no convolution of 1 x 1

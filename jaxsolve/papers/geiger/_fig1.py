@@ -15,7 +15,7 @@ from .._geiger import AtAlpha, collapsing_power, flow, measure, over_seeds, pari
 
 WIDTHS = by_scale([8, 24, 72], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
 ALPHAS = by_scale(10.0 ** np.array([-2, -1, -0.5, 0, 0.5, 1, 2]), np.geomspace(1e-4, 1e4, 17))
-SEEDS = by_scale(8, 10)
+SEEDS = by_scale(12, 10)
 TESTS = 2000
 
 
@@ -27,7 +27,7 @@ class Figure(AbstractFigure):
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
-        make = AtAlpha(parity(runs.scale, TESTS))
+        make = AtAlpha(parity(runs.scale, TESTS, SEEDS[runs.scale]))
         alphas = ALPHAS[runs.scale]
         axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
         trained = measure(runs, "trained", make, axes, [inf], test_accuracy())

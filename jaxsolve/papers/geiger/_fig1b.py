@@ -18,15 +18,16 @@ from ...sweeps import ensemble_error
 from ...until import margin_above
 from .._claim import bars, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Values
-from .._geiger import BETA, over_seeds, width_axis
-from .._images import pictures
+from .._geiger import BETA, width_axis
+from .._images import draw_of, pictures
 
 
 WIDTHS = by_scale([4, 12], [4, 12, 36, 108], [4, 12, 36, 108, 324])
 ALPHAS = by_scale([0.1, 1.0, 100.0], [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e4])
 SAMPLES = by_scale(32, 1000, 10_000)
 TESTS = by_scale(500, 5000, 50_000)
-SEEDS = by_scale(4, 10, 20)
+DRAWS = by_scale(4, 5)
+SEEDS = by_scale(2, 10, 20)
 TAU = 10.0
 TEMPERATURE = 1e-3
 CHANGE = by_scale((1e-3, 1e-1), (1e-4, 1e-2))  # eq. 18
@@ -45,25 +46,29 @@ class Figure(AbstractFigure):
 
     def run(self, runs: Runs) -> Data:
         request = {"task": "parity", "official_split": False}  # the official one has 10,000 tests
-        digits = pictures(Images.MNIST, runs.scale, SAMPLES, TESTS, halvings=1, **request)
+        digits = pictures(Images.MNIST, runs.scale, SAMPLES, TESTS, halvings=1, draws=DRAWS[runs.scale], **request)
         options = {"change": CHANGE[runs.scale], "until": margin_above(1.0), "max_steps": 100_000}
         flow = StochasticFlow(TEMPERATURE, tau=TAU, key=jax.random.key(1), **options)
         alphas = np.array(ALPHAS[runs.scale])
-        axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
+        axes = {
+            "width": WIDTHS[runs.scale],
+            "alpha": alphas,
+            "draw": range(len(digits.x)),
+            "seed": range(SEEDS[runs.scale]),
+        }
         found = runs.sweep("runs", _Networks(digits), axes, flow, [inf], observe=test_outputs())
-        return {"runs": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}
+        return {"runs": found.assign(targets=(("draw", "test_sample", "output"), np.asarray(digits.y_test)))}
 
     def draw(self, figure: Picture, data: Data) -> None:
-        outputs, targets = _outputs(data)
-        single, average = _single(outputs, targets), ensemble_error(outputs, targets)
+        single, average = _read(data)
         b, d = figure.subplots(1, 2, sharey=True)
-        widths, alphas = outputs["width"].values, outputs["alpha"].values
+        widths, alphas = single["width"].values, single["alpha"].values
         for alpha, color, marker in zip(alphas, COLORS, MARKERS, strict=False):
             style = {"color": color, "marker": marker, "ms": 3.5, "lw": 1.0}
-            b.errorbar(widths, *bars(single.sel(alpha=alpha)), **style, label=rf"$\alpha = {alpha:g}$")
+            b.errorbar(widths, *bars(single.sel(alpha=alpha), "draw"), **style, label=rf"$\alpha = {alpha:g}$")
             if alpha in (alphas[0], alphas[-1]):
-                d.plot(widths, single.mean("seed").sel(alpha=alpha), **style)
-                d.plot(widths, average.sel(alpha=alpha), **style, ls="--", mfc="none")
+                d.plot(widths, single.mean("draw").sel(alpha=alpha), **style)
+                d.plot(widths, average.mean("draw").sel(alpha=alpha), **style, ls="--", mfc="none")
         for line, name in (("-", "single networks"), ("--", "their average")):
             d.plot([], [], color="0.3", ls=line, lw=1.0, label=name)
         b.set(ylabel="test error", title="1 (b)", ylim=(0, None))
@@ -73,34 +78,31 @@ class Figure(AbstractFigure):
             ax.legend(frameon=False, fontsize=7, loc="lower left")
 
     def claims(self, data: Data) -> Claims:
-        outputs, targets = _outputs(data)
-        single = _single(outputs, targets)
+        single, average = _read(data)
         gap = single.isel(alpha=-1) - single.isel(alpha=0)
         fall = single.isel(width=0) - single.isel(width=-1)
-        ends = {"feature learning": outputs.isel(alpha=0), "lazy": outputs.isel(alpha=-1)}
-        gain = lambda f: float((_single(f, targets).mean("seed") - ensemble_error(f, targets)).mean())
-        better = lambda f: float(np.diff(ensemble_error(f, targets).isel(width=-1, alpha=[0, -1]))[0])
         said = "Feature learning outperforms lazy training at the {}: error at the largest alpha less at the smallest."
         yield Claim(f"1 (b). {said.format('smallest width')}", *POSITIVE, *mean_over(gap.isel(width=0)))
         yield Claim(f"1 (b). {said.format('largest width, too')}", *POSITIVE, *mean_over(gap.isel(width=-1)))
         for place, name in ((0, "feature learning"), (-1, "lazy")):
             said = f"1 (b). Wider networks are better, {name}: fall of the error."
             yield Claim(said, *POSITIVE, *mean_over(fall.isel(alpha=place)))
-        for name, cells in ends.items():
+        for place, name in ((0, "feature learning"), (-1, "lazy")):
             said = f"2 (d). The average is better than single networks, {name}: their error less its."
-            yield Claim(said, *POSITIVE, *over_seeds(gain, cells))
+            yield Claim(said, *POSITIVE, *mean_over((single - average).isel(alpha=place).mean("width")))
+        better = average.isel(alpha=-1) - average.isel(alpha=0)
         said = "2 (d). Averages differ, too: error of the lazy one less that of the feature-learning one, widest."
-        yield Claim(said, *POSITIVE, *over_seeds(better, outputs))
+        yield Claim(said, *POSITIVE, *mean_over(better.isel(width=-1)))
 
 
-def _outputs(data: Data) -> tuple[Values, np.ndarray]:
-    return data["runs"]["test_outputs"].isel(t=0), data["runs"]["targets"].values
+def _read(data: Data) -> tuple[Values, Values]:
+    """The error of a network, averaged over starts, and of the average of networks, of each draw of the images."""
+    import xarray
 
-
-def _single(outputs: Values, targets: np.ndarray) -> Values:
-    """The error of each network."""
-    wrong = outputs.isel(output=0).transpose(..., "test_sample") * targets[:, 0] <= 0
-    return wrong.mean("test_sample").where(outputs.notnull().all(["test_sample", "output"]))
+    outputs, targets = data["runs"]["test_outputs"].isel(t=0), data["runs"]["targets"]
+    wrong = (outputs * targets <= 0).isel(output=0).where(outputs.notnull().all("output")).mean("test_sample")
+    each = [ensemble_error(outputs.isel(draw=i), y) for i, y in enumerate(targets.values)]
+    return wrong.mean("seed"), xarray.concat(each, "draw")
 
 
 class _Networks(NamedTuple):
@@ -108,9 +110,10 @@ class _Networks(NamedTuple):
 
     digits: Dataset
 
-    def __call__(self, width: int, alpha: Array, seed: Array) -> Problem:
-        _, channels, height, across = self.digits.x.shape
+    def __call__(self, width: int, alpha: Array, draw: Array, seed: Array) -> Problem:
+        digits = draw_of(self.digits, draw)
+        _, channels, height, across = digits.x.shape
         scaling, key = Scaling.lazy(alpha, gain=True), jax.random.key(seed)
-        size, dtype = (channels, height, across), self.digits.x.dtype
+        size, dtype = (channels, height, across), digits.x.dtype
         net = ConvNet(in_shape=size, out_size=1, width_size=width, scaling=scaling, key=key, dtype=dtype)
-        return Problem(net, *self.digits.train, test=self.digits.test, loss=SoftHinge(BETA), centered=True)
+        return Problem(net, *digits.train, test=digits.test, loss=SoftHinge(BETA), centered=True)

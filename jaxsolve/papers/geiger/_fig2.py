@@ -7,14 +7,15 @@ import numpy as np
 from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error, ensemble_variance
-from .._claim import Claim, Claims, POSITIVE
+from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, legend_below, Picture, Runs, Values
-from .._geiger import AtScale, guide, measure, over_seeds, parity, SETTING, width_axis
+from .._geiger import AtScale, guide, measure, parity, SETTING, width_axis
 
 
 WIDTHS = by_scale([24, 48, 96], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
 SCALES = by_scale([1e-2, 1.0, 1e6], [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6])
-SEEDS = by_scale(10, 20, 26)
+DRAWS = by_scale(6, 5)
+SEEDS = by_scale(6, 20, 26)
 TESTS = 2000
 FEATURE, LAZY = 1e-2, 1e6  # the paper's sqrt(h) alpha of both regimes
 REGIMES = {FEATURE: "feature learning", LAZY: "lazy"}
@@ -28,20 +29,15 @@ class Figure(AbstractFigure):
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
-        digits = parity(runs.scale, TESTS)
-        scales = np.array(SCALES[runs.scale])
-        axes = {"width": WIDTHS[runs.scale], "scale": scales, "seed": range(SEEDS[runs.scale])}
+        digits = parity(runs.scale, TESTS, DRAWS[runs.scale])
+        ensembles = {"draw": range(DRAWS[runs.scale]), "seed": range(SEEDS[runs.scale])}
+        axes = {"width": WIDTHS[runs.scale], "scale": np.array(SCALES[runs.scale]), **ensembles}
         found = measure(runs, "trained", AtScale(digits), axes, [inf], test_outputs())
-        return {"trained": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}
+        return {"trained": found.assign(targets=(("draw", "test_sample", "output"), np.asarray(digits.y_test)))}
 
     def draw(self, figure: Picture, data: Data) -> None:
-        outputs, targets = _outputs(data)
-        variance, single, average = (
-            ensemble_variance(outputs),
-            _single(outputs, targets),
-            ensemble_error(outputs, targets),
-        )
-        widths, scales = outputs["width"].values, outputs["scale"].values
+        variance, single, average = (values.mean("draw") for values in _read(data))
+        widths, scales = single["width"].values, single["scale"].values
         a, b, c = figure.subplots(1, 3)
         for (scale, name), color, marker in zip(REGIMES.items(), COLORS, MARKERS, strict=False):
             style = {"color": color, "marker": marker, "ms": 3, "lw": 1.0}
@@ -65,38 +61,30 @@ class Figure(AbstractFigure):
         legend_below(figure, b, 6, fontsize=7)
 
     def claims(self, data: Data) -> Claims:
-        outputs, targets = _outputs(data)
-        average = lambda f: ensemble_error(f, targets)
-        fall = lambda error: float(error.isel(width=0) - error.isel(width=-1))
+        variance, single, average = _read(data)
+        fall = lambda error: error.isel(width=0) - error.isel(width=-1)
         for scale, name in REGIMES.items():
-            slope = over_seeds(_slope, outputs.sel(scale=scale))
+            slope = exponent(variance["width"], variance.sel(scale=scale).transpose("draw", "width"))
             yield Claim(f"(a) Exponent of h in the variance over starts, {name}.", "-1", (-1.3, -0.7), *slope)
         for scale, name in REGIMES.items():
-            cells = outputs.sel(scale=scale)
-            gain = over_seeds(lambda f: float((_single(f, targets) - average(f)).mean()), cells)
-            yield Claim(f"(c) The average is better, {name}: error of single networks less its.", *POSITIVE, *gain)
-            drift = over_seeds(lambda f: fall(average(f)), cells)
+            one, together = single.sel(scale=scale), average.sel(scale=scale)
+            said = f"(c) The average is better, {name}: error of single networks less its."
+            yield Claim(said, *POSITIVE, *mean_over((one - together).mean("width")))
             said = f"(c) The error of the average does not depend on h, {name}: at the smallest less at the largest."
-            yield Claim(said, "0", (-0.005, 0.005), *drift)
-            ahead = over_seeds(lambda f: float(_single(f.isel(width=-1), targets) - average(f.isel(width=1))), cells)
+            yield Claim(said, "0", (-0.005, 0.005), *mean_over(fall(together)))
+            ahead = one.isel(width=-1) - together.isel(width=1)
             said = f"(c) The average of narrow networks (the second width) is no worse than a single wide one, {name}."
-            yield Claim(f"{said} Error of the wide one less its.", ">= 0", (0, inf), *ahead)
-        worse = lambda f: float((average(f.sel(scale=LAZY)) / average(f.sel(scale=FEATURE))).mean())
+            yield Claim(f"{said} Error of the wide one less its.", ">= 0", (0, inf), *mean_over(ahead))
+        worse = average.sel(scale=LAZY).mean("width") / average.sel(scale=FEATURE).mean("width")
         said = "(c) Averages of feature-learning networks are slightly better: error of the lazy one over theirs."
-        yield Claim(said, "1.02", (1.0, 1.1), *over_seeds(worse, outputs))
+        yield Claim(said, "1.02", (1.0, 1.1), *mean_over(worse))
 
 
-def _outputs(data: Data) -> tuple[Values, np.ndarray]:
-    return data["trained"]["test_outputs"].isel(t=0), data["trained"]["targets"].values
+def _read(data: Data) -> tuple[Values, Values, Values]:
+    """The variance over starts, the error of one network and that of the average, of each draw of the digits."""
+    import xarray
 
-
-def _single(outputs: Values, targets: np.ndarray) -> Values:
-    """The error of one network, on average."""
-    f = outputs.isel(output=0).transpose(..., "test_sample")
-    wrong = (f * targets[:, 0] <= 0).mean("test_sample")
-    return wrong.where(f.notnull().all("test_sample")).mean("seed")
-
-
-def _slope(outputs: Values) -> float:
-    x, y = np.log(outputs["width"].values), np.log(ensemble_variance(outputs).values)
-    return float(np.polyfit(x, y, 1)[0])
+    outputs, targets = data["trained"]["test_outputs"].isel(t=0), data["trained"]["targets"]
+    wrong = (outputs * targets <= 0).isel(output=0).where(outputs.notnull().all("output")).mean("test_sample")
+    each = [ensemble_error(outputs.isel(draw=i), y) for i, y in enumerate(targets.values)]
+    return ensemble_variance(outputs), wrong.mean("seed"), xarray.concat(each, "draw")

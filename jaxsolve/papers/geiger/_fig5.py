@@ -17,7 +17,7 @@ from .._geiger import AtAlpha, flow, measure, parity, SETTING, width_axis
 
 
 WIDTHS = by_scale([8, 20, 50], [10, 30, 100], [10, 30, 100, 300])
-SEEDS = by_scale(6, 10)
+SEEDS = by_scale(12, 10)
 ALPHA = 0.1
 DEPTH = 2
 NEAR = (-0.005, 0.005)  # errors that count as the same: the start's kernel is worse by more
@@ -35,7 +35,7 @@ class Figure(AbstractFigure):
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
-        digits = parity(runs.scale, TESTS)
+        digits = parity(runs.scale, TESTS, SEEDS[runs.scale])
         make = AtAlpha(digits, DEPTH)
         axes = {"width": WIDTHS[runs.scale], "alpha": np.array([ALPHA]), "seed": range(SEEDS[runs.scale])}
         kernel = Observable("gram", _gram, dims=("shown", "shown_2"), unit="output^2 / (loss time)")
@@ -46,13 +46,13 @@ class Figure(AbstractFigure):
             name: runs.sweep(name, *lanes, dynamics, [inf], observe=test_accuracy()).isel(alpha=0)
             for name, dynamics in (("start", start), ("end", end))
         }
-        labels = np.asarray(digits.y_test)[:SHOWN, 0]
-        return {"trained": trained.isel(alpha=0).assign(labels=("shown", labels)), **frozen}
+        labels = np.asarray(digits.y_test)[:, :SHOWN, 0]
+        return {"trained": trained.isel(alpha=0).assign(labels=(("seed", "shown"), labels)), **frozen}
 
     def draw(self, figure: Picture, data: Data) -> None:
         trained, errors = data["trained"], _errors(data)
         kernels = trained["gram"].isel(width=-1, seed=0)
-        classes = -trained["labels"].values.astype(int)  # the paper has y = 1 first
+        classes = -trained["labels"].isel(seed=0).values.astype(int)  # the paper has y = 1 first
         a, b, c = figure.subplots(1, 3)
         for ax, t, title in ((a, 0, "(a) before"), (b, 1, "(b) after training")):
             gram(kernels.isel(t=t), classes, ax=ax)
@@ -69,10 +69,11 @@ class Figure(AbstractFigure):
     def claims(self, data: Data) -> Claims:
         vanilla, start, end = _errors(data).values()
         labels, grams = data["trained"]["labels"].values, data["trained"]["gram"].transpose("seed", "width", "t", ...)
-        sizes, same = np.linalg.norm(grams.values, axis=(-2, -1)), labels[:, None] == labels[None, :]
+        sizes = np.linalg.norm(grams.values, axis=(-2, -1))
+        same = (labels[:, :, None] == labels[:, None, :])[:, None, None]  # of each draw of the digits
+        within = lambda where: np.mean(grams.values, axis=(-2, -1), where=where)
         # The mean within a class less that between classes, in units of the size of an entry.
-        apart = grams.values[..., same].mean(-1) - grams.values[..., ~same].mean(-1)
-        contrast = apart / (sizes / len(labels))
+        contrast = (within(same) - within(~same)) / (sizes / SHOWN)
         growth, sharper = np.log10(sizes[..., 1] / sizes[..., 0]), contrast[..., 1] - contrast[..., 0]
         full, better = (
             (one - other).transpose("seed", "width").values for one, other in ((end, vanilla), (start, end))

@@ -15,7 +15,7 @@ from .._geiger import AtScale, measure, parity, power, SETTING, when
 DEPTH = 2
 WIDTHS = by_scale([16, 64, 256], [30, 100, 300, 1000])
 SCALES = [1e-3, 1e-2, 1e-1]
-SEEDS = by_scale(4, 10)
+SEEDS = by_scale(10, 10)
 TESTS = 500
 TIMES = np.concatenate([[0.0], np.geomspace(1e-6, 1e1, 57)])
 EARLY = 0.03, 0.1  # in t1: where growth is linear
@@ -32,7 +32,7 @@ class Figure(AbstractFigure):
     def run(self, runs: Runs) -> Data:
         axes = {"width": WIDTHS[runs.scale], "scale": np.array(SCALES), "seed": range(SEEDS[runs.scale])}
         size = Observable("test_output_size", _size, unit="output")
-        make = AtScale(parity(runs.scale, TESTS), DEPTH)
+        make = AtScale(parity(runs.scale, TESTS, SEEDS[runs.scale]), DEPTH)
         return {"flow": measure(runs, "flow", make, axes, TIMES, [loss(), test_output_change(), size])}
 
     def draw(self, figure: Picture, data: Data) -> None:

@@ -13,7 +13,7 @@ from .._geiger import AtAlpha, guide, parity, power, SAMPLES, width_axis
 
 
 WIDTHS = by_scale([256, 512, 1024], [30, 100, 300, 1000], [30, 100, 300, 1000, 3000])
-SEEDS = by_scale(10, 10, 5)
+SEEDS = by_scale(30, 10, 5)
 
 
 class Figure(AbstractFigure):
@@ -28,7 +28,7 @@ class Figure(AbstractFigure):
 
     def run(self, runs: Runs) -> Data:
         axes = {"width": WIDTHS[runs.scale], "alpha": np.ones(1), "seed": range(SEEDS[runs.scale])}
-        start = padded(AtAlpha(parity(runs.scale, 1)), axes, "width")
+        start = padded(AtAlpha(parity(runs.scale, 1, SEEDS[runs.scale])), axes, "width")
         # Only the start is looked at, so that no step is taken.
         still, watched = Descent(optax.sgd(1.0)), preactivation_velocity()
         found = runs.sweep("start", *start, still, [0.0], observe=watched, batch_size=5)  # wide networks are large

@@ -18,7 +18,7 @@ from ...plot import COLORS
 from ...until import loss_fraction
 from .._claim import Claim, Claims, exponent, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
-from .._images import pictures
+from .._images import draw_of, pictures
 
 
 ALPHAS = by_scale([0.1, 1.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0])
@@ -44,7 +44,7 @@ class Figure(AbstractFigure):
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
-        digits = pictures(Images.MNIST, runs.scale, SAMPLES, TESTS, halvings=1)
+        digits = pictures(Images.MNIST, runs.scale, SAMPLES, TESTS, halvings=1, draws=SEEDS[runs.scale])
         descent = Descent(optax.sgd(RATE), until=loss_fraction(LEFT), max_steps=100_000)
         watched = [loss(), test_accuracy(), test_kernel_distance()]
         axes = {"alpha": ALPHAS[runs.scale], "seed": range(SEEDS[runs.scale])}
@@ -77,14 +77,14 @@ class _Networks(NamedTuple):
     digits: Dataset
 
     def __call__(self, alpha: Array, seed: Array) -> Problem:
-        one = jnp.ones(())
+        digits, one = draw_of(self.digits, seed), jnp.ones(())
         sigma = jnp.stack([1 / alpha, one, one, one, alpha])
-        _, channels, height, width = self.digits.x.shape
+        _, channels, height, width = digits.x.shape
         net = LeNet(
             in_shape=(channels, height, width),
             out_size=10,
             scaling=Scaling.kaiming(sigma=sigma),
             key=jax.random.key(seed),
-            dtype=self.digits.x.dtype,
+            dtype=digits.x.dtype,
         )
-        return Problem(net, *self.digits.train, test=self.digits.test, loss=CrossEntropy())
+        return Problem(net, *digits.train, test=digits.test, loss=CrossEntropy())

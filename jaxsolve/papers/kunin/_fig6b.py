@@ -19,7 +19,7 @@ from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import bars, Claim, Claims, exponent, mean_over, NEGATIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale
-from .._images import pictures
+from .._images import draw_of, pictures
 
 
 ALPHAS = by_scale([0.1, 1.0, 10.0], [0.1, 0.3, 1.0, 3.0, 10.0])
@@ -49,7 +49,7 @@ class Figure(AbstractFigure):
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
-        data = pictures(Images.CIFAR10, runs.scale, SAMPLES, TESTS, halvings=2)
+        data = pictures(Images.CIFAR10, runs.scale, SAMPLES, TESTS, halvings=2, draws=SEEDS[runs.scale])
         batch = BATCH[runs.scale]
         steps = EPOCHS[runs.scale] * (SAMPLES[runs.scale] // batch)
         sgd = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
@@ -124,10 +124,11 @@ class _Networks(NamedTuple):
     widening: int
 
     def __call__(self, alpha: Array, seed: Array) -> Problem:
-        _, channels, height, width = self.data.x.shape
+        data = draw_of(self.data, seed)
+        _, channels, height, width = data.x.shape
         sigma = jnp.full(11 - (self.widening == 1), 1 / alpha).at[-1].set(1.0)
-        options = {"window": self.window, "normalization": BatchNorm(), "dtype": self.data.x.dtype}
+        options = {"window": self.window, "normalization": BatchNorm(), "dtype": data.x.dtype}
         made = {"scaling": Scaling.kaiming(sigma=sigma), "key": jax.random.key(seed), **options}
         shape = (channels, height, width)
         net, state = eqx.nn.make_with_state(WideResNet)(in_shape=shape, out_size=10, k=self.widening, b=1, **made)
-        return Problem(net, *self.data.train, test=self.data.test, loss=CrossEntropy(), state=state)
+        return Problem(net, *data.train, test=data.test, loss=CrossEntropy(), state=state)

@@ -16,7 +16,7 @@ from ...observe import accuracy, layer_alignment
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
-from .._images import images
+from .._images import draw_of, drawn, images
 
 
 DEPTHS = {3: "four layers", 5: "six layers"}  # hidden layers, as `MLP` counts
@@ -46,7 +46,9 @@ class Figure(AbstractFigure):
         ts = [0.0, *np.geomspace(end / 500, end, SAVED)]
         sgd = Descent(optax.sgd(RATE), batch_size=BATCH, key=jax.random.key(0))
         watched = [layer_alignment(), accuracy()]
-        data = images(Images.MNIST, runs.scale, n_train=SAMPLES[runs.scale], n_test=0, key=jax.random.key(1))
+        request = {"n_train": SAMPLES[runs.scale], "n_test": 0}
+        draw = lambda key: images(Images.MNIST, runs.scale, flatten=True, key=key, **request)
+        data = drawn(SEEDS[runs.scale], draw)
         make = _Problems(WIDTHS[runs.scale], data)
         return {
             name: runs.sweep(name, make, axes | {"depth": [depth]}, sgd, ts, observe=watched)
@@ -98,14 +100,14 @@ class _Problems(NamedTuple):
     data: Dataset
 
     def __call__(self, depth: int, sigma: Array, seed: Array) -> Problem:
-        size, key = self.data.x.shape[1], jax.random.key(seed)
+        data = draw_of(self.data, seed)
         net = MLP(
-            in_size=size,
+            in_size=data.x.shape[1],
             out_size=10,
             width_size=self.width,
             depth=depth,
             activation="relu",
             scaling=Scaling.kaiming(sigma=sigma),
-            key=key,
+            key=jax.random.key(seed),
         )
-        return Problem(net, *self.data.train, loss=CrossEntropy())
+        return Problem(net, *data.train, loss=CrossEntropy())

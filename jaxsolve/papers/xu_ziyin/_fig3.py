@@ -18,7 +18,7 @@ from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLORS, MARKERS
 from .._claim import bars, Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Picture, Runs, Scale
-from .._images import pictures
+from .._images import draw_of, pictures
 
 
 SIGMAS = [0.5, 1.0, 2.0, 4.0]
@@ -44,7 +44,7 @@ class Figure(AbstractFigure):
     images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
-        data = pictures(Images.CIFAR10, runs.scale, SAMPLES, TESTS, halvings=1)
+        data = pictures(Images.CIFAR10, runs.scale, SAMPLES, TESTS, halvings=1, draws=SEEDS[runs.scale])
         small, batch = runs.scale is Scale.SMALL, BATCH[runs.scale]
         steps = EPOCHS[runs.scale] * (SAMPLES[runs.scale] // batch)
         sgd = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
@@ -106,7 +106,8 @@ class _Problems(NamedTuple):
     data: Dataset
 
     def __call__(self, sigma: Array, seed: Array) -> Problem:
-        _, channels, height, width = self.data.x.shape
+        data = draw_of(self.data, seed)
+        _, channels, height, width = data.x.shape
         make = lambda key: ResNet18(
             in_shape=(channels, height, width),
             out_size=10,
@@ -114,7 +115,7 @@ class _Problems(NamedTuple):
             normalization=BatchNorm(),
             scaling=Scaling.kaiming(sigma=sigma),
             key=key,
-            dtype=self.data.x.dtype,
+            dtype=data.x.dtype,
         )
         net, state = eqx.nn.make_with_state(make)(jax.random.key(seed))
-        return Problem(net, *self.data.train, test=self.data.test, loss=CrossEntropy(), state=state)
+        return Problem(net, *data.train, test=data.test, loss=CrossEntropy(), state=state)

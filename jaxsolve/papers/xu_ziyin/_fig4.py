@@ -53,7 +53,7 @@ class Figure(AbstractFigure):
             **{f"c_{field}": read(field) for field in ("gamma", "u", "w", "eta_u")},
         )
         axes = [models, {"width": WIDTHS[runs.scale], "seed": range(SEEDS[runs.scale])}]
-        return {"runs": trained(runs, _Problems(ten_classes(runs.scale)), axes)}
+        return {"runs": trained(runs, _Problems(ten_classes(runs.scale, SEEDS[runs.scale])), axes)}
 
     def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"]

@@ -36,7 +36,7 @@ class Figure(AbstractFigure):
     def run(self, runs: Runs) -> Data:
         models = Zip(c_u=[u for u, _ in MODELS.values()], c_w=[w for _, w in MODELS.values()])
         axes = [models, {"kappa": KAPPAS, "seed": range(SEEDS[runs.scale])}]
-        return {"runs": trained(runs, _Problems(ten_classes(runs.scale)), axes)}
+        return {"runs": trained(runs, _Problems(ten_classes(runs.scale, SEEDS[runs.scale])), axes)}
 
     def draw(self, figure: Picture, data: Data) -> None:
         runs = data["runs"]

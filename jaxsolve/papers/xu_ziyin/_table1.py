@@ -1,7 +1,7 @@
 """Table 1: the phases of twenty scalings, found by training networks of growing width."""
 
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -91,9 +91,16 @@ class Figure(AbstractFigure):
         figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
     def claims(self, data: Data) -> list[Claim]:
-        cells = zip(table_1(), _cells(data), strict=True)
-        # Where all exponents are 0, every kappa has the same network: no law of kappa could fail.
-        return [_claim(entry, cell) for entry, cell in cells if any(entry.exponents)]
+        # Scalings that are one network in other units have one number between them, which is one claim.
+        names: dict[tuple[Regime, str], list[str]] = {}
+        found: dict[tuple[Regime, str], Claim] = {}
+        for entry, cell in zip(table_1(), _cells(data), strict=True):
+            if any(entry.exponents):  # else every kappa has the same network: no law of kappa could fail
+                claim = _claim(entry.regime, cell)
+                number = entry.regime, f"{claim.ours:.4g}"
+                names.setdefault(number, []).append(f"{entry.scaling}, {entry.chosen_by}")
+                found[number] = claim
+        return [one._replace(statement=f"{'; '.join(names[at])}: {one.statement}") for at, one in found.items()]
 
 
 class _Problems(NamedTuple):
@@ -126,14 +133,13 @@ def _cells(data: Data) -> list[_Cell]:
     return found
 
 
-def _claim(entry: Any, cell: _Cell) -> Claim:
-    name = f"{entry.scaling}, {entry.chosen_by}"
-    if entry.regime == Regime.UNSTABLE:
-        return Claim(f"{name}: unstable. Share of networks that diverge.", "1", (0.95, 1.0), cell.diverged)
-    if entry.regime == Regime.FROZEN:
-        said = f"{name}: frozen. Exponent of kappa in the share of the loss that is learnt."
+def _claim(regime: Regime, cell: _Cell) -> Claim:
+    if regime == Regime.UNSTABLE:
+        return Claim("unstable. Share of networks that diverge.", "1", (0.95, 1.0), cell.diverged)
+    if regime == Regime.FROZEN:
+        said = "frozen. Exponent of kappa in the share of the loss that is learnt."
         return Claim(said, "< 0", (-inf, VANISHES), *cell.fall)
-    accepted, paper = ((-inf, VANISHES), "< 0") if entry.regime == Regime.KERNEL else ((VANISHES, -VANISHES), "0")
-    said = f"{name}: {entry.regime.label}. Exponent of kappa in the relative change of the kernel."
+    accepted, paper = ((-inf, VANISHES), "< 0") if regime == Regime.KERNEL else ((VANISHES, -VANISHES), "0")
+    said = f"{regime.label}. Exponent of kappa in the relative change of the kernel."
     learns = cell.regime in (Regime.KERNEL, Regime.FEATURE_LEARNING)
     return Claim(said, paper, accepted, *(cell.change if learns else Measured(inf, 0.0)))
