@@ -1,5 +1,6 @@
 """One linear neuron: its closed form against integration of the weights, at its limits, and at extreme balances."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -149,6 +150,20 @@ def test_preconditioner_and_its_printed_form():
     np.testing.assert_allclose(one.preconditioner(0.4), printed, atol=cases.eps(100))
     velocity = jax.jvp(one.beta, (jnp.asarray(0.4),), (jnp.asarray(1.0),))[1]
     np.testing.assert_allclose(velocity, -printed @ (np.asarray(beta) - B), atol=cases.eps(1e3))
+
+
+def test_beta_is_the_function_of_the_network_at_any_rates():
+    """At the end the least squares of the targets; before it the outputs on the unit vectors."""
+    scaling = js.nets.Scaling.standard()
+    scaling = eqx.tree_at(lambda s: (s.eta, s.gamma), scaling, (jnp.array([0.5, 1.7]), jnp.array(-0.8)))
+    net = js.nets.SingleNeuron(in_size=2, scaling=scaling, key=jax.random.key(2))
+    problem = js.Problem(net, jnp.eye(2), jnp.array([1.0, -2.0]))
+    one = CLOSED.reduce(problem)
+    np.testing.assert_allclose(one.beta(jnp.inf), [1.0, -2.0], rtol=cases.eps(100))
+    outputs = js.solve(problem, CLOSED, [0.7], observe=js.observe.outputs())["outputs"][0, :, 0]
+    np.testing.assert_allclose(one.beta(0.7), outputs, rtol=cases.eps(100))
+    a, w = one.weights(0.7)
+    cases.assert_fails(lambda: np.testing.assert_allclose(a * w, outputs, rtol=0.1))
 
 
 @pytest.mark.x64_only

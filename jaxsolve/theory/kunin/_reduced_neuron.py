@@ -16,17 +16,19 @@ from .._arguments import flow_time
 
 
 class ReducedNeuron(eqx.Module):
-    """f(x) = o a w.x on whitened inputs, in units in which rates and the inputs' second moment are 1.
+    """f(x) = o a w.x on whitened inputs: a and w in units in which rates and the inputs' second moment are 1.
 
     Attributes:
         a: read-out weight at the start, divided by the root of its rate.
         w: input weights at the start, divided by the root of theirs, inside the inputs' row space.
         target: b, the value that a w reaches.
         speed: units of this flow's time T in one of gradient-flow time t.
+        outer: o, the network's function over a w: the roots of both rates, times multipliers and gamma.
 
-    Methods take gradient-flow times, in [0, inf]. delta here is Kunin's delta/(eta_a eta_w), of the part of w in the
-    row space: where inputs do not span, his own counts the rest of w too (`js.observe.neuron_delta`). Made from a
-    problem by `js.theory.SingleNeuronFlow`.
+    `beta` and its two limits are o a w, the function that the network is; all else is in this class's units. Methods
+    take gradient-flow times, in [0, inf]. delta here is Kunin's delta/(eta_a eta_w), of the part of w in the row space:
+    where inputs do not span, his own counts the rest of w too (`js.observe.neuron_delta`). Made from a problem by
+    `js.theory.SingleNeuronFlow`.
 
     Example:
         >>> a, w, target = jnp.array(0.1), jnp.array([0.1, 0.0]), jnp.array([0.0, 2.0])
@@ -41,6 +43,7 @@ class ReducedNeuron(eqx.Module):
     w: Float[Array, " in"]
     target: Float[Array, " in"]
     speed: Float[Array, ""]
+    outer: Float[ArrayLike, ""] = 1.0
 
     @property
     def delta(self) -> Float[Array, ""]:
@@ -111,9 +114,9 @@ class ReducedNeuron(eqx.Module):
         return a, w
 
     def beta(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
-        """a w at time t."""
+        """o a w at time t, with f(x) = beta.x: it ends at the least squares of the targets."""
         a, w = self.weights(t)
-        return a * w
+        return self.outer * a * w
 
     def radius_and_alignment(self, t: Float[ArrayLike, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """mu = a |w| and phi = w.b/(|w||b|) (eq. 2), 0 where w or b vanishes."""
@@ -123,14 +126,14 @@ class ReducedNeuron(eqx.Module):
         return a * size, jnp.sum((w / nonzero(size)) * (self.target / nonzero(target)))
 
     def preconditioner(self, t: Float[ArrayLike, ""]) -> Float[Array, "in in"]:
-        """M = a^2 I + w w^T (eq. 4): d beta/dT = -M (beta - b)."""
+        """M = a^2 I + w w^T (eq. 4): d(a w)/dT = -M (a w - b)."""
         a, w = self.weights(t)
         return a**2 * jnp.eye(w.shape[0], dtype=w.dtype) + w[:, None] * w[None, :]
 
     def upstream(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
         """beta in the limit delta -> inf, the lazy one: M = delta I, so beta - b decays at the rate delta."""
         start = self.a * self.w
-        return self.target + jnp.exp(-jnp.abs(self.delta) * self._time(t)) * (start - self.target)
+        return self.outer * (self.target + jnp.exp(-jnp.abs(self.delta) * self._time(t)) * (start - self.target))
 
     def downstream(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
         """beta in the limit delta -> -inf, after the fast fit mu = phi |b| along the neuron's direction.
@@ -145,4 +148,4 @@ class ReducedNeuron(eqx.Module):
         across = (unit - along * n) * decay
         direction = along * n + across
         direction = direction / nonzero(norm(direction))
-        return jnp.sum(direction * self.target) * direction
+        return self.outer * jnp.sum(direction * self.target) * direction

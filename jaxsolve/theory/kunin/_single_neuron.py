@@ -64,7 +64,7 @@ class SingleNeuronFlow(AbstractLinearForm):
         self.require_kind(problem)
         flow = linear_flow(problem)
         w, a = flow.layers
-        return ReducedNeuron(a[0, 0], flow.project(w)[0], flow.target[0], flow.speed)
+        return ReducedNeuron(a[0, 0], flow.project(w)[0], flow.target[0], flow.speed, flow.outer)
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         neuron = self.reduce(problem)
