@@ -1,7 +1,7 @@
 """`jaxsolve reproduce`: figures of the papers."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TYPE_CHECKING
 
 import cyclopts
 from rich import box
@@ -11,6 +11,9 @@ from rich.table import Table
 from ._guard import choose_precision, look_here_last
 from ._say import say
 
+
+if TYPE_CHECKING:
+    from ..papers import Scale
 
 LONG = 0.75  # hours on two cores from which on --yes is asked for
 
@@ -28,7 +31,7 @@ def reproduce(
     Parameters
     ----------
     figures
-        Their names, such as xu_ziyin/table1; `all`; or `list`, which shows them.
+        Their names, such as xu_ziyin/table1; `all`; or `list`, which shows them, and what is done in the folder.
     scale
         small: minutes on two cores; medium: an hour on one GPU; paper: the paper's own setting.
     folder
@@ -48,7 +51,7 @@ def reproduce(
     from ..papers._internal import hours, tally
 
     if figures == ("list",):
-        Console().print(_listed())
+        Console().print(_listed(Scale(scale), folder))
         return
     if not figures:
         raise ValueError("name figures, such as xu_ziyin/table1, or all; `jaxsolve reproduce list` shows them")
@@ -70,10 +73,12 @@ def reproduce(
     say(f"{counted}; see {folder / scale / 'index.html'}")
 
 
-def _listed() -> Table:
+def _listed(scale: "Scale", folder: Path) -> Table:
     from .. import papers
+    from ..papers._internal import MARK
 
-    table = Table("figure", "what it shows", "minutes", box=box.SIMPLE)
+    table = Table("figure", "what it shows", "minutes", "done", box=box.SIMPLE)
     for name, figure in papers.figures().items():
-        table.add_row(name, figure.title, f"{60 * figure.hours[papers.Scale.SMALL]:.0f}")
+        done = (folder / scale.value / name / MARK).is_file()
+        table.add_row(name, figure.title, f"{60 * figure.hours[scale]:.0f}", "yes" if done else "")
     return table

@@ -84,6 +84,7 @@ def images_used(collection: Images, scale: Scale) -> str:
     found = images(collection, scale, n_train=20, n_test=20, key=jax.random.key(0))
     if found.x.shape[1] == DIGIT_PIXELS:
         return f"digits of scikit-learn: {collection.value} is not on this machine"
+    assert found.x_test is not None  # asked for above
     pixels = np.round(255 * np.concatenate([found.x, found.x_test]))  # the same in any precision
     digest = hashlib.sha256(pixels.astype(np.uint8).tobytes()).hexdigest()[:12]
     (count,) = re.findall(r"\((\d+) ", found.source)

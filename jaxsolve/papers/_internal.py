@@ -2,4 +2,4 @@
 
 from ._document import document as document, show_error as show_error
 from ._errata import ALL_ERRATA as ALL_ERRATA
-from ._reproduce import hours as hours, tally as tally
+from ._reproduce import hours as hours, MARK as MARK, tally as tally

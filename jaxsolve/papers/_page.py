@@ -26,6 +26,7 @@ CLASSES = {
     Verdict.DIFFERS: "differs",
     Verdict.UNDECIDED: "open",
 }
+PICTURES = "xu_ziyin/table1", "kunin/fig1", "atanasov/fig3", "geiger/table1", "bordelon/twolayer"  # one of each paper
 PREFACE = """# Figures of the papers, reproduced
 
 {count} claims of the papers that jaxsolve builds on, each beside a measurement, at {scale} scale: {verdicts}.
@@ -87,13 +88,36 @@ def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
         scale: of all of them.
     """
     count, verdicts = _counted(figures)
-    preface = PREFACE.format(count=count, scale=scale.value, verdicts=verdicts)
-    sections = []
+    sections = [PREFACE.format(count=count, scale=scale.value, verdicts=verdicts), *_summary(figures)]
     for paper, found in groupby(figures, lambda figure: figure["name"].partition("/")[0]):
         sections.append(f"## {PAPERS[paper]}\n")
         sections += map(_subsection, found)
     others = resources.files("jaxsolve.papers").joinpath("others.md").read_text(encoding="utf-8")
-    return "\n".join([preface, *sections, others])
+    return "\n".join([*sections, others])
+
+
+def _summary(figures: Sequence[dict[str, Any]]) -> list[str]:
+    """One screen: verdicts by paper, what is wrong or new in it, and one picture of each."""
+    kinds = [verdict.value for verdict in Verdict]
+    rows = [f"| paper | claims | {' | '.join(kinds)} |", "|---" * (len(kinds) + 2) + "|"]
+    found = {verdict: [] for verdict in (Verdict.CORRECTED, Verdict.DIFFERS)}
+    pictures = []
+    for paper, some in groupby(figures, lambda figure: figure["name"].partition("/")[0]):
+        of_paper = list(some)
+        verdicts = [claim["verdict"] for figure in of_paper for claim in figure["claims"]]
+        counts = " | ".join(str(verdicts.count(kind)) for kind in kinds)
+        rows.append(f"| {PAPERS[paper].rpartition(', ')[0]} | {len(verdicts)} | {counts} |")
+        for figure in of_paper:
+            for claim in figure["claims"]:
+                if (verdict := Verdict(claim["verdict"])) in found:
+                    said = f"paper {_cell(claim['paper'])}, here {number(claim)}"
+                    found[verdict].append(f"- {figure['name']}: {_cell(claim['statement'])} ({said})")
+            if figure["name"] in PICTURES:
+                pictures.append(f"![{figure['name']}: {figure['title']}]({figure['name']}/figure.png)\n")
+    wrong, other = found.values()
+    listed = [["Corrected, where a paper is wrong:\n", *wrong, ""]] * bool(wrong)
+    listed += [["Different from the papers at this scale:\n", *other, ""]] * bool(other)
+    return ["## In short\n", *rows, "", *sum(listed, []), *pictures]
 
 
 def _subsection(figure: dict[str, Any]) -> str:

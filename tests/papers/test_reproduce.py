@@ -165,6 +165,9 @@ def test_pictures_data_claims_and_page(toy, tmp_path):
     assert f"### {toy}" in written
     assert "| The loss <falls>. | < 1 |" in written
     assert "| It falls by half. | 1/2 | 0.5; corrected > 0 |" in written
+    assert "| Xu & Liu Ziyin | 2 | 1 | 1 | 0 | 0 |" in written
+    assert f"- {toy}: It falls by half. (paper 1/2, here 0.0793)" in written
+    assert f"({toy}/figure.png)" in written
     assert "at small scale: 1 reproduced, 1 corrected, 0 differs, 0 not decidable at this scale." in written
 
 
@@ -292,7 +295,7 @@ def test_the_command(toy, tmp_path, capsys):
         f"{toy}: corrected: It falls by half. Paper: 1/2, here: 0.0793",
         f"1 reproduced, 1 corrected, 0 differs, 0 not decidable at this scale; see {tmp_path / 'small' / 'index.html'}",
     ]
-    app(["reproduce", "list"], result_action="return_value")
+    app(["reproduce", "list", "-o", str(tmp_path)], result_action="return_value")
     assert toy in capsys.readouterr().out
 
 
