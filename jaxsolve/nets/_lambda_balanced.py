@@ -16,15 +16,17 @@ from ._scaling import Scaling
 
 
 class LambdaBalanced(AbstractInit):
-    """The start of lambda-balanced two-layer linear networks, and of balanced (delta = 0) ones of any depth.
+    """The lambda-balanced start of linear networks, of two layers or more.
 
-    The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = (delta/(eta_1 eta_2)) I, with Kunin's
-    delta = eta_1 eta_2 lambda. Singular values are those of a Gaussian matrix of standard deviation
-    sigma_1/sqrt(eta_1), singular vectors uniform. `js.theory.Balanced` solves the flow from here.
+    The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = 0 but for the last pair of layers, where
+    they are lambda I with lambda = delta/(eta_L eta_{L+1}) (Kunin et al.; of deep networks their Lemma B.8, of which
+    `js.theory.deep_preconditioner` is M). Singular values are those of a Gaussian matrix of standard deviation
+    sigma_1/sqrt(eta_1), singular vectors uniform. `js.theory.Balanced` solves the flow from here, for two layers at any
+    delta and for more at delta = 0.
 
     Arguments:
-        delta: any sign for two layers. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size (a
-            positive multiple of the identity has full rank); deeper networks need delta = 0.
+        delta: of any sign. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size: a positive multiple
+            of the identity has full rank.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.1, 0.1], eta=[1.0, 1.0])
@@ -65,7 +67,7 @@ class LambdaBalanced(AbstractInit):
             raise ValueError(f"LambdaBalanced needs eta > 0 for every weight matrix, got {known.tolist()}")
         sizes = [matrices[0][1], *(out for out, _ in matrices)]
         eta = scaling.eta.astype(shapes.dtype)
-        shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
+        shift = self.delta.astype(shapes.dtype) / (eta[-2] * eta[-1])
         keys = jr.split(jr.fold_in(key, 4), len(sizes) + 1)
         frames = [_orthogonal(k, size, shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
         spectrum = jnp.linalg.svd(jr.normal(keys[0], matrices[0], shapes.dtype), compute_uv=False)
@@ -73,8 +75,8 @@ class LambdaBalanced(AbstractInit):
         modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
         weights = []
         for index, (out, into) in enumerate(matrices):
-            # Below the hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
-            extra = jnp.maximum(-shift, 0) if index == 0 else jnp.maximum(shift, 0)
+            # Below the last hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
+            extra = jnp.maximum(shift, 0) if index == len(matrices) - 1 else jnp.maximum(-shift, 0)
             squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
             diagonal = safe_sqrt((squares + extra) * eta[index])
             rectangle = jnp.zeros((out, into), shapes.dtype)
@@ -87,11 +89,7 @@ class LambdaBalanced(AbstractInit):
         positive, negative = 1 in self.signs, -1 in self.signs
         if not self.signs:
             return
-        if len(matrices) != 2:
-            raise ValueError(
-                f"LambdaBalanced needs delta = 0 for {len(matrices)} weight matrices; delta != 0 needs two"
-            )
-        (width, in_size), (out_size, _) = matrices
+        width, in_size, out_size = matrices[0][0], matrices[0][1], matrices[-1][0]
         if positive and width > out_size:
             raise ValueError(
                 f"LambdaBalanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}"

@@ -208,16 +208,21 @@ def test_near_parallel_bad_input(getkey):
         (-0.8, (3, 3, 5)),
         (0.0, (3, 4, 4, 2)),
         (0.0, (5, 3, 3, 3, 4)),
+        (1.3, (3, 2, 2, 4)),
+        (1.3, (3, 1, 1, 1, 1)),
+        (-0.8, (4, 3, 3, 2)),
+        (-0.8, (3, 3, 3, 3, 1)),
     ],
 )
 def test_balanced_conserved_matrices(delta, sizes, getkey):
     eta = np.array([1.7, 0.4, 2.3, 0.9])[: len(sizes) - 1]
     weights = [np.asarray(w) for w in _start(LambdaBalanced(delta), sizes, getkey()).weights]
     assert [w.shape for w in weights] == [(out, into) for into, out in itertools.pairwise(sizes)]
-    expected = delta / (eta[0] * eta[1]) * np.eye(sizes[1]) if len(sizes) == 3 else np.zeros((sizes[1], sizes[1]))
+    last = len(weights) - 2
 
     def check(eta):
-        for layer in range(len(weights) - 1):
+        for layer in range(last + 1):
+            expected = (layer == last) * delta / (eta[-2] * eta[-1]) * np.eye(sizes[layer + 1])
             outgoing = weights[layer + 1].T @ weights[layer + 1] / eta[layer + 1]
             incoming = weights[layer] @ weights[layer].T / eta[layer]
             np.testing.assert_allclose(outgoing - incoming, expected, atol=eps(50))
@@ -273,7 +278,7 @@ def test_balanced_bad_input(getkey):
     cases = [
         (1.0, (3, 4, 2), "delta > 0 needs width <= out_size, got width 4, out_size 2"),
         (-1.0, (3, 4, 6), "delta < 0 needs width <= in_size, got width 4, in_size 3"),
-        (1.0, (3, 3, 3, 3), "LambdaBalanced needs delta = 0 for 3 weight matrices; delta != 0 needs two"),
+        (1.0, (3, 3, 3, 2), "delta > 0 needs width <= out_size, got width 3, out_size 2"),
     ]
     for delta, sizes, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -100,6 +100,20 @@ def test_deep_isotropic_networks(depth, delta, getkey):
     cases.assert_fails(lambda: close(found(delta + 0.3)))
 
 
+@pytest.mark.parametrize("delta", [0.9, -0.9])
+def test_deep_networks_that_start_isotropic(delta, getkey):
+    width, init = 1 if delta > 0 else 3, js.nets.LambdaBalanced(delta)
+    sizes = {"in_size": 3, "out_size": 1, "width_size": width, "depth": 2, "init": init, "key": getkey()}
+    chain = list(js.nets.DeepLinear(scaling=js.nets.Scaling.standard(), **sizes).weights)
+    force, beta = jr.normal(getkey(), (3, 1)), chain[2] @ chain[1] @ chain[0]
+    truth = _velocity(chain, [1.0] * 3, force)[:, 0]
+    close = lambda delta: np.testing.assert_allclose(
+        -js.theory.deep_preconditioner(beta[0], delta, 2) @ force[:, 0], truth, rtol=cases.eps(1e4), atol=cases.eps(1e4)
+    )
+    close(delta)
+    cases.assert_fails(lambda: close(delta / 2))
+
+
 def test_the_derivative_of_the_deep_one(getkey):
     beta, slope = jr.normal(getkey(), (3,)), jr.normal(getkey(), (3,))
     along = lambda s: js.theory.deep_preconditioner(beta + s * slope, 0.5, 2)
