@@ -147,8 +147,8 @@ def _counted(figures: Sequence[dict[str, Any]]) -> tuple[int, str]:
 
 def accepted(claim: dict[str, Any]) -> str:
     """The values that count as the same as the paper's, in words."""
-    said = _interval(*claim["accepted"])
-    return said if claim["corrected"] is None else f"{said}; corrected {_interval(*claim['corrected'])}"
+    said, corrected = _interval(*claim["accepted"]), claim.get("corrected")  # which folders of old do not have
+    return f"{said}; corrected {_interval(*corrected)}" if corrected else said
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -16,8 +16,9 @@ from .._geiger import AtScale, guide, measure, parity, SETTING
 
 
 WIDTHS = by_scale([16, 48], [30, 100, 300], [30, 100, 300, 1000])
-SCALES = by_scale(10.0 ** np.arange(-3, 7.1, 0.5), np.geomspace(1e-4, 1e9, 27))
-SEEDS = by_scale(6, 8)
+EXPONENTS = [*np.arange(-2.5, 3.1, 0.5), 4, 5, 6, 7]
+SCALES = by_scale(10.0 ** np.array(EXPONENTS), np.geomspace(1e-4, 1e9, 27))
+SEEDS = by_scale(4, 8)
 TESTS = 50
 # The paper's exponents, and what counts as the same. Borders are fitted.
 REGIMES = {

@@ -13,7 +13,7 @@ from ...dynamics import GradientFlow
 from ...losses import Logistic, MSE
 from ...nets import Given, MLP, Scaling
 from ...observe import layer_alignment, loss
-from ...plot import COLORS
+from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
@@ -59,9 +59,12 @@ class Figure(AbstractFigure):
                 ax = grid[row, column]
                 points, theory = (curves.isel(parallel_other=row).sel(loss_of=of) for curves in (zeta, line))
                 frozen = points.isel(gamma_size=1).sel(activation="relu")
-                for (name, label), color in zip(ACTIVATIONS.items(), COLORS, strict=False):
+                # Curves of some activations lie on each other: every one shows some of its times, in turn.
+                for index, (name, label) in enumerate(ACTIVATIONS.items()):
                     curve = points.isel(gamma_size=0).sel(activation=name)
-                    ax.plot(TIMES, curve, ls="", marker="o", ms=3, mfc="none", color=color, label=label)
+                    style = {"color": COLORS[index], "marker": MARKERS[index], "ms": 3.5, "mfc": "none"}
+                    every = (index, len(ACTIVATIONS))
+                    ax.plot(TIMES, curve, ls="", markevery=every, **style, label=label)
                 learnt = theory.isel(gamma_size=0, activation=0)
                 ax.plot(TIMES, learnt, color=COLORS[0], lw=1.2, label="linear, theory (21)")
                 if start == "alignment":
