@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Num
 
 from .._checks import as_array, concrete, require_finite, require_positive, require_settings
 
 
-def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
+def as_floats(value: Num[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
     """A floating-point array of finite values, never weakly typed.
 
     Raises:
@@ -23,7 +23,7 @@ def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
     return jax.lax.convert_element_type(array, dtype)
 
 
-def as_positive(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
+def as_positive(value: Num[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
     """The value as `as_floats` reads it, for values > 0.
 
     Raises:
