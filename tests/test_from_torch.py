@@ -392,7 +392,7 @@ def test_the_page_on_modules(torch):
     """The block of docs/coming-from.md runs."""
     x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
     names: dict[str, Any] = {"js": js, "x": jnp.asarray(x), "y": jnp.asarray(x[:, :1])}
-    exec(_page("coming-from.md", "from_torch"), names)
+    exec(_page("coming-from.md", "from_torch(module"), names)
     assert names["kernel"].shape == (20, 1, 20, 1)
     assert float(names["run"]["loss"][0]) < 0.5 * float(np.mean(x[:, 0] ** 2))
 

@@ -50,6 +50,9 @@ INSTEAD = {
     "optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)": "tests/test_torch.py",
     "hidden, readout = torch.nn.Linear(3, 64), torch.nn.Linear(64, 1)": "tests/test_from_torch.py",
     "hidden, readout = torch.nn.Linear(6, 64), torch.nn.Linear(64, 1)": "tests/test_from_torch.py",
+    "module = torch.nn.Sequential(hidden, torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Dropout(0.1), readout)": (
+        "tests/test_torch_in_training.py"
+    ),
     'wandb.init(project="digits")': "tests/test_loggers.py",
     'trackio.init(project="digits")': "tests/test_loggers.py",
     "from tensorboardX import SummaryWriter": "tests/test_loggers.py",

@@ -73,11 +73,11 @@ class Problem(eqx.Module):
             weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Distances
             of kernels go by the square of a change and err by twice as much. Beyond, a warning says so; under a
             kernel that does not move, f - f_0 starts from exactly 0.
-        state: of a network made by `eqx.nn.make_with_state` or `nets.from_nnx_with_state`, None for all others. Such a
-            network is called as `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch
-            normalization the outputs, for any inputs, use the statistics of the whole training set at the current
-            parameters: one pass over it in training mode gives the state, and other inputs then go through the network
-            in inference mode. `eqx.nn.Dropout` is off in both.
+        state: of a network made by `eqx.nn.make_with_state`, `nets.from_nnx_with_state` or `from_torch_with_state`;
+            None for others. It is called as `net(x, state) -> (out, state)` under
+            `jax.vmap(..., axis_name="batch")`. With batch normalization the outputs, for any inputs, use the statistics
+            of the whole training set at the current parameters: one pass over it in training mode gives the state, and
+            other inputs then go through the network in inference mode. `eqx.nn.Dropout` is off in both.
 
     Raises:
         ValueError: shapes do not match, data are empty or not finite, dtypes differ, a network with state is given

@@ -85,8 +85,8 @@ def diagnose(
     Other Arguments:
         noise: the network as it trains, where it has dropout, as for `js.Descent`; the network is then given in
             inference mode, of which all numbers are. Linearized training is without.
-        state: of a network made by `eqx.nn.make_with_state` or `nets.from_nnx_with_state`, as for `js.Problem`: it
-            trains in training mode, and kernels are those of it in inference mode.
+        state: of a network made by `eqx.nn.make_with_state`, `nets.from_nnx_with_state` or `from_torch_with_state`, as
+            for `js.Problem`: it trains in training mode, and kernels are those of it in inference mode.
         batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond.
         checkpoints: how often it is looked at after the start. Each holds the parameters and the optimizer's memory.
         probes: samples that are measured on, drawn from x. None takes 200, or as many as have 2^27 outputs, if fewer.

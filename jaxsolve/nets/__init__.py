@@ -46,5 +46,9 @@ from ._padded import Padded as Padded
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
 from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule
 from ._taylor import taylor_expand as taylor_expand
-from ._torch import from_torch as from_torch, torch_params as torch_params
+from ._torch import (
+    from_torch as from_torch,
+    from_torch_with_state as from_torch_with_state,
+    torch_params as torch_params,
+)
 from ._transformer import Transformer as Transformer

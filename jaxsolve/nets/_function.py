@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .._checks import describe
+from ._state import Stateful
 
 
 class Function(eqx.Module):
@@ -161,13 +162,13 @@ def from_nnx_with_state(model: Any, *, wrt: Any = None) -> tuple[Any, eqx.nn.Sta
         >>> problem.outputs(problem.params).shape
         (2, 8)
     """
-    from ._nnx import by_batch, nnx, Stateful
+    from ._nnx import by_batch, nnx, with_statistics
 
     graph, *parts = nnx.split(by_batch(model), nnx.Param if wrt is None else wrt, nnx.BatchStat, ...)
     params, statistics, rest = map(nnx.to_pure_dict, parts)
     dtype = jnp.result_type(*jax.tree.leaves(params))  # Flax's statistics are float32 beside any parameters
     index = eqx.nn.StateIndex(jax.tree.map(lambda leaf: leaf.astype(dtype), statistics))
-    return eqx.nn.make_with_state(Stateful)(Call(_merged, graph, rest), params, index)
+    return eqx.nn.make_with_state(Stateful)(Call(with_statistics, graph, rest), params, index)
 
 
 def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
@@ -236,12 +237,6 @@ def is_stax(network: Any) -> bool:
 
 def _linen(params: PyTree, x: Any, module: Any, fixed: dict[str, Any], options: dict[str, Any]) -> Any:
     return module.apply({"params": params, **fixed}, x, **options)
-
-
-def _merged(params: PyTree, statistics: PyTree, graph: Any, rest: Any) -> Any:
-    from flax import nnx
-
-    return nnx.merge(graph, params, statistics, rest)
 
 
 def _nnx(params: PyTree, x: Any, graph: Any, rest: Any, *, key: Any = None) -> Any:

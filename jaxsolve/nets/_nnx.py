@@ -1,10 +1,8 @@
 """Models of Flax NNX, called on one sample. To be imported where Flax is there."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -23,21 +21,15 @@ def called(model: Any, x: Any, key: Any) -> Any:
     return model(x, rngs=nnx.Rngs(of_call)) if "rngs" in inspect.signature(model).parameters else model(x)
 
 
-class Stateful(eqx.Module):
-    """A model of `by_batch`, its statistics in a state of Equinox; `eqx.nn.inference_mode` sets whether they stay."""
-
-    merge: Callable[[PyTree, PyTree], Any] = eqx.field(static=True)  # a function: the model of parameters, statistics
-    params: PyTree
-    statistics: eqx.nn.StateIndex
-    inference: bool = False
-
-    def __call__(self, x: Any, state: eqx.nn.State, *, key: Any = None) -> tuple[Array, eqx.nn.State]:
-        """The output for one sample, with dropout that is drawn by the key, or without; and the state."""
-        model = self.merge(self.params, state.get(self.statistics))
-        if self.inference:
-            model.eval()
-        out = called(model, jax.tree.map(lambda leaf: leaf[None], x), key)
-        return out[0], state.set(self.statistics, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)))
+def with_statistics(
+    params: PyTree, x: Any, graph: Any, rest: Any, *, statistics: PyTree, inference: bool, key: Any = None
+) -> tuple[Array, PyTree]:
+    """The output of a model of `by_batch` for one sample, by a key with dropout, and its statistics."""
+    model = nnx.merge(graph, params, statistics, rest)
+    if inference:
+        model.eval()
+    out = called(model, jax.tree.map(lambda leaf: leaf[None], x), key)
+    return out[0], nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
 
 
 def by_batch(model: Any) -> Any:

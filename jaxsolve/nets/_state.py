@@ -1,6 +1,7 @@
 """Networks of Equinox with a state, such as the statistics of batch normalization."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -57,3 +58,26 @@ class Frozen(eqx.Module):
     def rates(self, eta: PyTree) -> PyTree:
         """The learning rates eta of the network as those of this one."""
         return Frozen(eta, jax.tree.map(lambda _: None, self.state))
+
+
+class Stateful(eqx.Module):
+    """A network that was written elsewhere, its statistics in a state: those of its batch in training.
+
+    Attributes:
+        f: maps parameters and one sample, by keywords statistics, whether they stay, and a key for dropout or None, to
+            the output and the statistics.
+        params: of it.
+        statistics: where they are in the state.
+        inference: whether they stay, which `eqx.nn.inference_mode` sets.
+    """
+
+    f: Callable[..., tuple[Array, PyTree]] = eqx.field(static=True)  # a function
+    params: PyTree
+    statistics: eqx.nn.StateIndex
+    inference: bool = False
+
+    def __call__(self, x: Any, state: eqx.nn.State, *, key: Any = None) -> tuple[Array, eqx.nn.State]:
+        """The output for one sample, with dropout that is drawn by the key, or without; and the state."""
+        known = state.get(self.statistics)
+        out, statistics = self.f(self.params, x, statistics=known, inference=self.inference, key=key)
+        return out, state.set(self.statistics, statistics)

@@ -2,25 +2,30 @@
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Key, PyTree
 
-from .._checks import describe
+from .._checks import describe, require_flag
 from .._extras import needs
 from ._function import Call, Function
-from ._torch_operations import CHECKS, OPERATIONS, WHOLE
+from ._state import Stateful
+from ._torch_operations import batch_moments, BATCH_NORM, CHECKS, DROPOUT, OPERATIONS, WHOLE
 
 
 # What says where an array lies, and not what it holds.
 _PLACES = ("device", "layout", "pin_memory", "memory_format")
 
 
-def from_torch(module: Any, example: Any, *, operations: Mapping[str, Callable[..., Any]] | None = None) -> Function:
+def from_torch(
+    module: Any, example: Any, *, dropout: bool = False, operations: Mapping[str, Callable[..., Any]] | None = None
+) -> Function:
     """A PyTorch module as a network of one sample, in inference mode; what does not require a gradient stays as it is.
 
     `torch.export` writes the module down as a graph, as after `module.eval()`: dropout is off, batch normalization has
@@ -33,16 +38,22 @@ def from_torch(module: Any, example: Any, *, operations: Mapping[str, Callable[.
     step.
 
     Arguments:
-        module: a `torch.nn.Module`. Parameters of half precision are for `module.float()` first.
+        module: a `torch.nn.Module`. Parameters of half precision are for `module.float()` first. Batch normalization
+            that is to train by the statistics of its batches is for `from_torch_with_state`.
         example: one sample, without an axis of samples: a tensor of floats, or of integers such as tokens; a tuple of
             tensors, or a dict of those that the module takes by keyword. Samples must have its shape.
+        dropout: True writes down the graph of `module.train()` (its normalization apart). `net(x)` is without dropout,
+            `net(x, key=key)` draws it, and so `noise=lambda net, x, key: net(x, key=key)` of `js.Descent` and
+            `js.diagnose` trains with it.
         operations: functions for operations that are not known here, or others, by their names in PyTorch's
             graphs: `{"aten.erfc": jax.scipy.special.erfc}`. They get arrays of JAX in place of tensors.
 
     Raises:
         ModuleNotFoundError: PyTorch is not installed.
-        NotImplementedError: the graph has operations that are not known.
+        NotImplementedError: the graph has operations that are not known; with dropout, recurrent layers draw some, or
+            the module changes its buffers.
         TypeError: module is no module, or gives no output for each sample.
+        ValueError: batch normalization has no running averages.
 
     Example:
         >>> import torch  # doctest: +SKIP
@@ -50,15 +61,43 @@ def from_torch(module: Any, example: Any, *, operations: Mapping[str, Callable[.
         >>> js.kernels.empirical(net, jnp.ones((4, 2), jnp.float32), trace=True).ntk.shape  # doctest: +SKIP
         (4, 4)
     """
-    with needs("torch", "js.nets.from_torch"):
-        import torch  # pyright: ignore[reportMissingImports]
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"module must be a torch.nn.Module, got {describe(module)}")
-    with _inference(module):
-        exported = _exported(torch, module, example)
-    program = _program(torch, module, exported, {**OPERATIONS, **(operations or {})})
-    inputs = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(example))
+    program, inputs, _ = _written_down(module, example, "js.nets.from_torch", dropout, operations, by_batch=False)
     return Function(Call(_run, program, inputs), torch_params(module))
+
+
+def from_torch_with_state(
+    module: Any, example: Any, *, dropout: bool = False, operations: Mapping[str, Callable[..., Any]] | None = None
+) -> tuple[Any, eqx.nn.State]:
+    """A PyTorch module with batch normalization as a network with state, and its state, as by `eqx.nn.make_with_state`.
+
+    It trains by the statistics of its batches: `js.Problem(net, x, y, state=state)` and `js.diagnose` say how. The
+    module's own running averages and momentum do not count: other inputs go by the mean and the (biased) variance of
+    the whole training set at the parameters of now. In `noise=lambda net, x, state, key: net(x, state, key=key)` it
+    draws dropout, if that was asked for.
+
+    Arguments:
+        module: in training mode, as PyTorch makes it. A layer on which `eval()` was called keeps its averages.
+        example, dropout, operations: as for `from_torch`.
+
+    Raises:
+        ValueError: the module has no batch normalization in training mode, some without running averages, or instance
+            normalization with them.
+        ModuleNotFoundError, NotImplementedError, TypeError: as for `from_torch`.
+
+    Example:
+        >>> import torch  # doctest: +SKIP
+        >>> module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.BatchNorm1d(8))  # doctest: +SKIP
+        >>> net, state = js.nets.from_torch_with_state(module, torch.ones(2))  # doctest: +SKIP
+        >>> x, y = jnp.eye(2, dtype=jnp.float32), jnp.ones((2, 8), jnp.float32)  # doctest: +SKIP
+        >>> problem = js.Problem(net, x, y, state=state)  # doctest: +SKIP
+        >>> problem.outputs(problem.params).shape  # doctest: +SKIP
+        (2, 8)
+    """
+    program, inputs, averages = _written_down(
+        module, example, "js.nets.from_torch_with_state", dropout, operations, by_batch=True
+    )
+    make = eqx.nn.make_with_state(Stateful)
+    return make(Call(_run_with_statistics, program, inputs), torch_params(module), eqx.nn.StateIndex(averages))
 
 
 def torch_params(module: Any) -> dict[str, Any]:
@@ -100,16 +139,81 @@ def _dtype(dtype: Any) -> np.dtype:
 # --- the graph
 
 
+def _written_down(
+    module: Any, example: Any, caller: str, dropout: bool, operations: Mapping[str, Any] | None, *, by_batch: bool
+) -> tuple["_Program", tuple[tuple[int, ...], ...], dict[str, Array]]:
+    """The program of a module, the shapes of a sample, and running averages that the program is to be given."""
+    with needs("torch", caller):
+        import torch  # pyright: ignore[reportMissingImports]
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {describe(module)}")
+    dropout = require_flag(dropout, "dropout")
+    averaged = _averages(torch, module, by_batch)
+    if dropout:
+        _require_plain_dropout(torch, module)
+    with _mode(torch, module, dropout):
+        exported = _exported(torch, module, example)
+    changed = sorted(name.removeprefix("module.") for name in exported.graph_signature.buffers_to_mutate.values())
+    if dropout and changed:
+        raise NotImplementedError(
+            f"in training mode this {type(module).__name__} changes its buffers {', '.join(changed)}, which stay as "
+            "they are here: give it without dropout=True"
+        )
+    program = _program(torch, module, exported, {**OPERATIONS, **(operations or {})}, averaged)
+    inputs = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(example))
+    averages = {name: jnp.asarray(_copied(module.get_buffer(name))) for _, name in program.averages}
+    return program, inputs, averages
+
+
+def _averages(torch: Any, module: Any, by_batch: bool) -> set[str]:
+    """The names of the running averages in whose place a batch has its own statistics: none unless `by_batch`."""
+    norms, found = torch.nn.modules.batchnorm, set()
+    for name, part in module.named_modules():
+        of_batch = isinstance(part, norms._BatchNorm)
+        if of_batch and part.running_mean is None:
+            raise ValueError(
+                f"{type(part).__name__} {name} has no running averages, and so is no function of one sample: make it "
+                "with track_running_stats=True"
+            )
+        if not by_batch or not isinstance(part, norms._NormBase) or not part.training:
+            continue
+        if of_batch:
+            found |= {f"{name}.{kind}".removeprefix(".") for kind in ("running_mean", "running_var")}
+        elif part.running_mean is not None:
+            raise ValueError(
+                f"{type(part).__name__} {name} has running averages that change as it trains: call eval() on it to "
+                "keep them, or make it with track_running_stats=False"
+            )
+    if by_batch and not found:
+        raise ValueError(
+            f"this {type(module).__name__} has no batch normalization in training mode: call module.train() for one "
+            "that has, and give js.nets.from_torch(module, example) of one without"
+        )
+    return found
+
+
+def _require_plain_dropout(torch: Any, module: Any) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, torch.nn.RNNBase) and part.dropout > 0:
+            raise NotImplementedError(  # the graph is without it
+                f"the dropout of {type(part).__name__} {name} cannot be drawn: give layers one by one, with "
+                "torch.nn.Dropout between them"
+            )
+
+
 @contextlib.contextmanager
-def _inference(module: Any) -> Iterator[None]:
-    """A module in inference mode for a while."""
-    trained = [part for part in module.modules() if part.training]
-    module.eval()
+def _mode(torch: Any, module: Any, dropout: bool) -> Iterator[None]:
+    """A module in inference mode for a while, or in training mode, normalization apart."""
+    before = [(part, part.training) for part in module.modules()]
+    module.train(dropout)
+    for part, _ in before:
+        if isinstance(part, torch.nn.modules.batchnorm._NormBase):
+            part.training = False
     try:
         yield
     finally:
-        for part in trained:
-            part.training = True
+        for part, training in before:
+            part.training = training
 
 
 def _exported(torch: Any, module: Any, example: Any) -> Any:
@@ -130,7 +234,7 @@ def _exported(torch: Any, module: Any, example: Any) -> Any:
             return _tensor(torch, self.module(*sample) if isinstance(sample, tuple) else self.module(sample))
 
     samples = tuple(leaf.detach()[None] for leaf in leaves)
-    exported = torch.export.export(OfOneSample().eval(), samples, strict=False)
+    exported = torch.export.export(OfOneSample(), samples, strict=False)
     _stop_gradients(torch, exported.graph_module)
     apart = torch.export.default_decompositions()
     for operation in list(apart):
@@ -184,6 +288,8 @@ class _Step(NamedTuple):
     call: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    averages: tuple[str, ...]  # the mean and the variance, where a batch has its own in their place
+    draw: int | None  # how many have drawn before it; None where it does not
 
 
 class _Program(NamedTuple):
@@ -192,13 +298,15 @@ class _Program(NamedTuple):
     Attributes:
         inputs: the names of the parts of a sample.
         params: the names of the parameters that train, with their paths.
-        fixed: the names of buffers, constants and parameters that stand still, with their values.
+        averages: the names of buffers that each call is given, with those that PyTorch has for them.
+        fixed: the names of other buffers, constants and parameters that stand still, with their values.
         steps: in their order.
         output: the name of the output, which has an axis of one sample.
     """
 
     inputs: tuple[str, ...]
     params: tuple[tuple[str, tuple[str, ...]], ...]
+    averages: tuple[tuple[str, str], ...]
     fixed: tuple[tuple[str, "_Constant"], ...]
     steps: tuple[_Step, ...]
     output: str
@@ -219,19 +327,29 @@ class _Constant:
         return hash(self._key)
 
 
-def _program(torch: Any, module: Any, exported: Any, operations: Mapping[str, Callable[..., Any]]) -> _Program:
+def _program(
+    torch: Any, module: Any, exported: Any, operations: Mapping[str, Callable[..., Any]], averaged: set[str]
+) -> _Program:
     signature = exported.graph_signature
     first: dict[int, str] = {}  # tied parameters are one tensor under several names
     for name, parameter in module.named_parameters(remove_duplicate=False):
         first.setdefault(id(parameter), name)
-    of_parameters, params, fixed = signature.inputs_to_parameters, [], []
+    of_parameters, params, averages, fixed = signature.inputs_to_parameters, [], {}, []
     for node, name in of_parameters.items():
         parameter = module.get_parameter(name.removeprefix("module."))
         if parameter.requires_grad:
             params.append((node, tuple(first[id(parameter)].split("."))))
         else:
             fixed.append((node, _Constant(parameter)))
+    # Such as the number of batches that PyTorch has counted, which would make a program of its own.
+    unused = {node.name for node in exported.graph.nodes if not node.users}
     for node, name in (signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants).items():
+        own = name.removeprefix("module.")
+        if own in averaged:
+            averages[node] = own
+            continue
+        if node in unused:
+            continue
         held = exported.constants if name in exported.constants else exported.state_dict
         fixed.append((node, _Constant(held[name])))
 
@@ -242,7 +360,7 @@ def _program(torch: Any, module: Any, exported: Any, operations: Mapping[str, Ca
             return tuple(map(read, part))
         return _dtype(part) if isinstance(part, torch.dtype) else part
 
-    steps, missing = [], set()
+    steps, missing, draws = [], set(), itertools.count()
     for node in exported.graph.nodes:
         name = _name(node.target)
         if node.op != "call_function" or name in CHECKS:
@@ -254,7 +372,11 @@ def _program(torch: Any, module: Any, exported: Any, operations: Mapping[str, Ca
         kwargs = {key: read(part) for key, part in node.kwargs.items() if key not in _PLACES}
         if not node.all_input_nodes:
             kwargs["dtype"] = _dtype(node.meta["val"].dtype)  # what is made of nothing has PyTorch's default
-        steps.append(_Step(node.name, call, read(node.args), kwargs))
+        of_batch = tuple(part.name for part in node.args[3:5]) if name == BATCH_NORM else ()
+        of_batch = of_batch if set(of_batch) <= set(averages) else ()
+        steps.append(
+            _Step(node.name, call, read(node.args), kwargs, of_batch, next(draws) if name == DROPOUT else None)
+        )
     if missing:
         raise NotImplementedError(
             f"this {type(module).__name__} has operations of PyTorch that are not known here: "
@@ -267,16 +389,39 @@ def _program(torch: Any, module: Any, exported: Any, operations: Mapping[str, Ca
         raise TypeError(
             f"module must give an output for each sample, and gave one of shape {tuple(shape)} for one sample"
         )
-    return _Program(tuple(signature.user_inputs), tuple(params), tuple(fixed), tuple(steps), output)
+    parts = tuple(params), tuple(averages.items()), tuple(fixed)
+    return _Program(tuple(signature.user_inputs), *parts, tuple(steps), output)
 
 
-def _run(params: PyTree, x: Any, program: _Program, inputs: tuple[tuple[int, ...], ...]) -> Array:
-    """The output for one sample."""
+def _run(
+    params: PyTree, x: Any, program: _Program, inputs: tuple[tuple[int, ...], ...], *, key: Key[Array, ""] | None = None
+) -> Array:
+    """The output for one sample; by a key with dropout."""
+    return _run_with_statistics(params, x, program, inputs, statistics={}, inference=True, key=key)[0]
+
+
+def _run_with_statistics(
+    params: PyTree,
+    x: Any,
+    program: _Program,
+    inputs: tuple[tuple[int, ...], ...],
+    *,
+    statistics: dict[str, Array],
+    inference: bool,
+    key: Key[Array, ""] | None = None,
+) -> tuple[Array, dict[str, Array]]:
+    """The output for one sample, and the statistics: those that are given, or those of the batch in training."""
+    if key is not None and not any(step.draw is not None for step in program.steps):
+        raise ValueError(
+            "this network has no dropout to draw by the key: give dropout=True to js.nets.from_torch, of a module that "
+            "has some"
+        )
     held: dict[str, Any] = {name: constant.value for name, constant in program.fixed}
+    held |= {name: statistics[own] for name, own in program.averages}
     for name, path in program.params:
         part = params
-        for key in path:
-            part = part[key]
+        for name_of_part in path:
+            part = part[name_of_part]
         held[name] = part
     leaves = jax.tree.leaves(x)
     if tuple(jnp.shape(leaf) for leaf in leaves) != inputs:
@@ -290,6 +435,10 @@ def _run(params: PyTree, x: Any, program: _Program, inputs: tuple[tuple[int, ...
     # PyTorch's rules of broadcasting and of dtypes.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         for step in program.steps:
+            if step.averages and not inference:
+                held |= zip(step.averages, batch_moments(fill(step.args[0])), strict=True)
             args, kwargs = jax.tree.map(fill, (step.args, step.kwargs), is_leaf=is_value)
+            if step.draw is not None and key is not None:
+                kwargs["key"] = jax.random.fold_in(key, step.draw)
             held[step.name] = step.call(*args, **kwargs)
-        return held[program.output][0]
+        return held[program.output][0], {own: held[name] for name, own in program.averages}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, Key
 
 
 Ints = Sequence[int]
@@ -48,6 +48,22 @@ def _convolution(
 def _batch_norm(x: Array, weight: Any, bias: Any, mean: Array, var: Array, momentum: float, eps: float) -> tuple:
     mean, var = (_along(one, 1, x.ndim) for one in (mean, var))
     return _affine((x - mean) * lax.rsqrt(var + eps), weight, bias), None, None
+
+
+def batch_moments(x: Array) -> tuple[Array, Array]:
+    """Mean and biased variance of each channel, over positions and the samples that are mapped over as "batch"."""
+    axes = (0, *range(2, x.ndim))
+    average = lambda values: lax.pmean(jnp.mean(values, axes), "batch")
+    mean = average(x)
+    return mean, average((x - _along(mean, 1, x.ndim)) ** 2)
+
+
+def _dropout(x: Array, rate: float, train: bool, *, key: Key[Array, ""] | None = None) -> tuple[Array, None]:
+    """Without dropout unless there is a key; what is left of nothing at rate 1 is 0, as in PyTorch."""
+    if key is None or not train:
+        return x, None
+    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(kept, x * (1 / (1 - rate) if rate < 1 else 0), 0), None
 
 
 def _instance_norm(x: Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> tuple:
@@ -298,6 +314,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "_native_batch_norm_legit.no_stats": _instance_norm,
     "native_layer_norm": _layer_norm,
     "native_group_norm": _group_norm,
+    "native_dropout": _dropout,
     "embedding": _embedding,
     "max_pool2d_with_indices": _max_pool,
     "max_pool3d_with_indices": _max_pool,
@@ -445,6 +462,9 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "detach": lax.stop_gradient,
 }
 OPERATIONS = {name if name == "getitem" else f"aten.{name}": call for name, call in _NAMED.items()}
+
+# What takes the statistics of a batch in training, and what draws.
+BATCH_NORM, DROPOUT = "aten._native_batch_norm_legit_no_training", "aten.native_dropout"
 
 # What only checks its arguments.
 CHECKS = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar")
