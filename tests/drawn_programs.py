@@ -229,7 +229,7 @@ WITHOUT_PARAMS = {"frozen", "frozen descent", "frozen flow", "infinite", *FROM_Z
 
 NO_OBSERVABLES = {"Observable", "Regime", "KERNEL_REGIME_LIMIT", "classify", "half_loss_time", "regimes", "edge_time"}
 OF_A_LAYER = {"feature_kernel", "gradient_kernel", "hidden_kernel", "hidden_cross_kernel", "preactivation_quantiles"}
-OF_A_STEP = {"critical_rate", "stability"}
+OF_A_STEP = {"chizat_ratio", "critical_rate", "stability"}
 AT_THE_EDGE = {"oscillation", "edge_eigenvalues"}
 OF_LAYERS = {*OF_A_LAYER, *("layer_cosine", "layer_alignment", "preactivation_velocity", "weight_norms")}
 
