@@ -97,12 +97,12 @@ class Figure(AbstractFigure):
 
 def _read(data: Data) -> tuple[Values, Values]:
     """The error of a network, averaged over starts, and of the average of networks, of each draw of the images."""
-    import xarray
-
     outputs, targets = data["runs"]["test_outputs"].isel(t=0), data["runs"]["targets"]
     wrong = (outputs * targets <= 0).isel(output=0).where(outputs.notnull().all("output")).mean("test_sample")
+    single = wrong.mean("seed").transpose("draw", ...)
     each = [ensemble_error(outputs.isel(draw=i), y) for i, y in enumerate(targets.values)]
-    return wrong.mean("seed"), xarray.concat(each, "draw")
+    average = single.copy(data=np.stack([one.transpose(*single.dims[1:]).values for one in each]))
+    return single, average
 
 
 class _Networks(NamedTuple):

@@ -82,9 +82,9 @@ class Figure(AbstractFigure):
 
 def _read(data: Data) -> tuple[Values, Values, Values]:
     """The variance over starts, the error of one network and that of the average, of each draw of the digits."""
-    import xarray
-
     outputs, targets = data["trained"]["test_outputs"].isel(t=0), data["trained"]["targets"]
     wrong = (outputs * targets <= 0).isel(output=0).where(outputs.notnull().all("output")).mean("test_sample")
+    single = wrong.mean("seed").transpose("draw", ...)
     each = [ensemble_error(outputs.isel(draw=i), y) for i, y in enumerate(targets.values)]
-    return ensemble_variance(outputs), wrong.mean("seed"), xarray.concat(each, "draw")
+    average = single.copy(data=np.stack([one.transpose(*single.dims[1:]).values for one in each]))
+    return ensemble_variance(outputs), single, average
