@@ -41,6 +41,7 @@ from .kunin._unbalanced_regime import unbalanced_regime as unbalanced_regime, Un
 from .linear._balanced import Balanced as Balanced
 from .linear._deep_balanced import DeepBalanced as DeepBalanced
 from .linear._embedding_gram import embedding_gram as embedding_gram
+from .linear._muon_modes import MuonModes as MuonModes
 from .linear._online_sgd import online_sgd as online_sgd
 from .xu_ziyin._decoupled_modes import DecoupledModes as DecoupledModes
 from .xu_ziyin._finite import classify_network as classify_network

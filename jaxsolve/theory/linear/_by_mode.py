@@ -42,6 +42,20 @@ def shared_modes(
     return SingularModes(into.T, out)
 
 
+def carried(layer: Float[Array, "out in"], frame: Float[Array, "in modes"]) -> Float[Array, "out modes"]:
+    """The modes behind a layer, orthonormal. Strong modes come first: what weak ones hold of them is rounding."""
+    layer, frame = jax.lax.stop_gradient((layer, frame))
+    image = layer @ frame
+    rows, modes = image.shape
+    size = jnp.linalg.norm(image, axis=0)
+    order = jnp.argsort(-size)
+    unit = (image / nonzero(size)[None, :])[:, order]
+    q = jnp.linalg.qr(jnp.pad(unit, ((0, max(modes - rows, 0)), (0, 0))))[0][:rows]
+    # QR leaves the sign of each column open: that of its image.
+    q = q * jnp.where(jnp.sum(q * unit, axis=0) < 0, -1, 1)[None, :]
+    return jnp.where((size > 0)[None, :], q[:, jnp.argsort(order)], 0)
+
+
 # A mode's own violation may be far larger than that of all weights together: the rounding of strong modes counts beside
 # weak ones. What it changes is of its own size, so that this leaves eight digits in double precision, four in single.
 def _most(dtype: jnp.dtype) -> float:

@@ -5,14 +5,13 @@ Saxe et al. 2014; Arora et al. 2018; Atanasov, Bordelon & Pehlevan 2022, section
 
 from typing import ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import nonzero, norm
 from .._arguments import flow_time
-from ._by_mode import by_own_weights, has_target, no_saddle, own_size, shared_modes
+from ._by_mode import by_own_weights, carried, has_target, no_saddle, own_size, shared_modes
 from ._deep_mode import half_loss_time, mode_strength
 from ._linear_flow import (
     AbstractLinearForm,
@@ -125,7 +124,7 @@ def _start(problem: Problem) -> _DeepBalancedStart:
     target = jnp.sum(modes.out * (flow.target @ modes.into), axis=0)
     frames = [modes.into]
     for layer in layers:
-        frames.append(_carry(layer, frames[-1]))
+        frames.append(carried(layer, frames[-1]))
     # Not from the product, which has no digits of weak modes left.
     sizes = [
         jnp.sum(above * (w @ below), axis=0) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
@@ -167,17 +166,3 @@ def _start(problem: Problem) -> _DeepBalancedStart:
         mismatch=jnp.where(aimed, leak / own_size(v, largest), 0),
         saddle=no_saddle(jnp.where(target > 0, v, 0), aimed, largest),
     )
-
-
-def _carry(layer: Float[Array, "out in"], frame: Float[Array, "in modes"]) -> Float[Array, "out modes"]:
-    """The modes behind a layer, orthonormal. Strong modes come first: what weak ones hold of them is rounding."""
-    layer, frame = jax.lax.stop_gradient((layer, frame))
-    image = layer @ frame
-    rows, modes = image.shape
-    size = jnp.linalg.norm(image, axis=0)
-    order = jnp.argsort(-size)
-    unit = (image / nonzero(size)[None, :])[:, order]
-    q = jnp.linalg.qr(jnp.pad(unit, ((0, max(modes - rows, 0)), (0, 0))))[0][:rows]
-    # QR leaves the sign of each column open: that of its image.
-    q = q * jnp.where(jnp.sum(q * unit, axis=0) < 0, -1, 1)[None, :]
-    return jnp.where((size > 0)[None, :], q[:, jnp.argsort(order)], 0)
