@@ -1,23 +1,29 @@
 """The layers of any network: the products of data with parameters in its program."""
 
+import equinox as eqx
 import jax
+from jaxtyping import Array, PyTree
 
 from .._core import Problem
-from ..nets._internal import FREEZE
+from .._numerics import Inputs
 from ._taps import Product as Product, read_program, TappedProgram, values as values
 
 
 def layers_of(problem: Problem) -> TappedProgram:
     """The network's program on the training set, whose `products` are its layers.
 
+    One with state is in training mode, on the whole set as one batch.
+
     Raises:
-        ValueError: the network has a state, or no product with parameters is found.
+        ValueError: no product with parameters is found.
     """
-    if problem.state is not None:
-        raise ValueError(
-            f"layers are looked for in networks without state, whose samples do not see each other; {FREEZE}"
-        )
-    program = read_program(lambda params, x: jax.vmap(problem.network(params))(x), problem.params, problem.x)
+
+    def outputs(params: PyTree, x: Inputs) -> Array:
+        if problem.state is None:
+            return jax.vmap(problem.network(params))(x)
+        return eqx.tree_at(lambda problem: problem.x, problem, x).outputs(params)
+
+    program = read_program(outputs, problem.params, problem.x)
     if not program.products:
         inside = f"; its parameters are inside of {', '.join(program.hidden)}" if program.hidden else ""
         raise ValueError(

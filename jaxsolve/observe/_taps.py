@@ -5,7 +5,7 @@ weights) is tapped, after what only scales, shifts or reshapes it: multipliers a
 with data, as in attention. Scans of up to 64 steps are looked into, step by step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from .._programs import called, read, Rules, Step, Steps, unrolled
 _PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
 _OF_TWO = {"dot_general", "conv_general_dilated"}
 _SHAPES = {"convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim", "copy", "expand_dims"}
-_AFFINE = {"mul", "div", "add", "sub", "neg", "add_any", *_SHAPES}
+AFFINE = {"mul", "div", "add", "sub", "neg", "add_any", *_SHAPES}
 _PARTS = {"concatenate", "slice", "dynamic_slice", "rev", "pad"}
 _NOT_ENTERED = ("scan", "while", "cond")
 
@@ -31,6 +31,7 @@ class Product(NamedTuple):
         step: the operation, a product of matrices or a convolution.
         weights, data: the slots of its factors.
         given: whether the data are the inputs, side by side, but for factors, shifts and shapes.
+        below: the slots of the products that the data are made of, by no other product.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Product(NamedTuple):
     weights: int
     data: int
     given: bool
+    below: frozenset[int]
 
 
 class TappedProgram(NamedTuple):
@@ -135,7 +137,7 @@ class _TapFinder:
         made = {self.made_of[slot] for slot in fed if self.made_of.get(slot)}
         if step.name in ("mul", "div") and len(made) > 1:  # two towers, or a gate: a product by entries
             self.multiplied |= below
-        alike = (step.name in _AFFINE and len(fed) == 1) or step.name in _PARTS
+        alike = (step.name in AFFINE and len(fed) == 1) or step.name in _PARTS
         if alike and self.given.issuperset(fed) and not weights:
             self.given |= set(step.outputs)
         self._weigh(step, fed[0], weights)
@@ -169,7 +171,7 @@ class _TapFinder:
         fed = [slot for slot in step.inputs if slot in self.data]
         rest = [slot for slot in step.inputs if slot not in self.data]
         if weights and len(fed) == len(rest) == 1:
-            self.factors.append(Product(label, step, rest[0], fed[0], fed[0] in self.given))
+            self.factors.append(Product(label, step, rest[0], fed[0], fed[0] in self.given, self.entering[out]))
 
     def is_centered(self, out: int) -> bool:
         """Says of a product whether it is the sum of a mean, as norms have it: it is subtracted from its summands."""
@@ -190,7 +192,7 @@ class _TapFinder:
         if len(readers := self.readers.get(slot, [])) != 1:  # a step that reads it twice, as its square, counts twice
             return None
         others = [other for other in self._values(readers[0]) if other != slot]
-        affine = readers[0].name in _AFFINE and not self.data.intersection(others)
+        affine = readers[0].name in AFFINE and not self.data.intersection(others)
         return readers[0] if affine else None
 
 
@@ -203,10 +205,18 @@ def _distinct(labels: list[str]) -> list[str]:
     return out
 
 
-def values(program: TappedProgram, params: PyTree, x: Inputs) -> dict[int, Any]:
-    """All values of the program, by slot."""
+def values(program: TappedProgram, params: PyTree, x: Inputs, wanted: Iterable[int] | None = None) -> dict[int, Any]:
+    """The values of the program by slot: all, or those wanted and what they are made of."""
+    steps = program.steps.steps
+    if wanted is not None:
+        needed, kept = set(wanted), []
+        for step in reversed(steps):
+            if needed.intersection(step.outputs):
+                needed.update(step.inputs)
+                kept.append(step)
+        steps = kept[::-1]
     held = program.steps.values | dict(enumerate([*jax.tree.leaves(params), *jax.tree.leaves(x)]))
-    for step in program.steps.steps:
+    for step in steps:
         held |= zip(step.outputs, step.call(*(held[slot] for slot in step.inputs)), strict=True)
     return held
 

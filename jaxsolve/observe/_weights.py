@@ -5,35 +5,35 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .. import nets
 from .._checks import describe
-from .._core import Quantity, View
-from .._numerics import safe_sqrt
+from .._core import Problem, Quantity, View
+from .._numerics import safe_sqrt, scaled
 from ..dynamics._internal import dmft
+from ._layer_pairs import layer_pairs, LayerPair
+from ._layers import layer_names, layers_of, TappedProgram, values
 from ._observable import Observable
 
 
-def _matrices(view: View) -> tuple[Float[Array, "out in"], ...]:
-    net = view.problem.net
-    if not isinstance(net, nets.AbstractDense):
-        raise ValueError(
-            "weight_norms, weight_distances and layer_alignment are for the dense networks of js.nets, such as "
-            f"nets.MLP, whose weights jaxsolve knows; got {type(net).__module__}.{type(net).__name__}. For other "
-            "networks write observe.Observable(name, lambda view: ..., ...) with view.params"
-        )
-    return view.params.weights
+def _matrices(view: View, *params: PyTree) -> list[list[Array]]:
+    """The weights of every layer, at each of these parameters."""
+    program = layers_of(view.problem)
+    slots = [item.weights for item in program.products]
+    held = [values(program, one, view.problem.x, slots) for one in params]
+    return [[of[slot].astype(view.problem.dtype) for slot in slots] for of in held]
 
 
 def _norms(view: View):
-    return jnp.stack([jnp.linalg.norm(w) for w in _matrices(view)])
+    (now,) = _matrices(view, view.params)
+    return jnp.stack([jnp.linalg.norm(w) for w in now])
 
 
 def _distances(view: View):
-    now, start = _matrices(view), view.problem.params
+    pairs = zip(*_matrices(view, view.params, view.problem.params), strict=True)
     # The norm has no derivative at 0, where every run starts.
-    return jnp.stack([safe_sqrt(jnp.sum((w - w0) ** 2)) for w, w0 in zip(now, start.weights, strict=True)])
+    return jnp.stack([safe_sqrt(jnp.sum((w - w0) ** 2)) for w, w0 in pairs])
 
 
 def _alignment(view: View):
@@ -45,15 +45,55 @@ def _alignment(view: View):
             "layer_alignment is 0 between hidden layers in the limit of infinite width, where it is known of two-layer "
             "networks only; kernel_alignment() and feature_kernel(layer) serve deep ones"
         )
-    weights = _matrices(view)
+    return jnp.stack(alignments(view.problem, view.params, *_pairs(view.problem)))
+
+
+def _pairs(problem: Problem) -> tuple[TappedProgram, list[LayerPair]]:
+    program = layers_of(problem)
+    pairs = layer_pairs(program)
+    if not pairs:
+        raise ValueError(
+            "layer_alignment needs two layers of which one reads the units of the other; none were found among "
+            f"{', '.join(item.name for item in program.products)}"
+        )
+    return program, pairs
+
+
+def _names(problem: Problem) -> tuple[str, ...]:
+    return tuple(pair.name for pair in _pairs(problem)[1])
+
+
+def alignments(
+    problem: Problem, params: PyTree, program: TappedProgram, pairs: list[LayerPair]
+) -> list[Float[Array, ""]]:
+    """zeta of pairs of layers at these parameters."""
+    held = values(program, params, problem.x, {slot for pair in pairs for slot in (pair.below, pair.above)})
+    arrays, first = len(jax.tree.leaves(params)), program.products[0]
     # The signed zeta is that of two layers without biases; whether inputs lie on a line is found there.
-    line = view.problem.x if len(weights) == 2 and not view.problem.net.biases else None
-    pairs = zip(weights[:-1], weights[1:], strict=True)
-    return jnp.stack([dmft.two_layer_alignment(below, above, line) for below, above in pairs])
+    alone = arrays == len(program.products) == 2 and first.data == arrays and len(pairs) == 1
+    line = problem.x if alone and isinstance(problem.x, jax.Array) and problem.x.ndim == 2 else None
+    both = ((one.astype(problem.dtype) for one in pair.matrices(held)) for pair in pairs)
+    return [_aligned(below, above, line) for below, above in both]
+
+
+def _aligned(
+    below: Float[Array, "units in"], above: Float[Array, "out units"], line: Float[Array, "n in"] | None
+) -> Float[Array, ""]:
+    units, inputs, outputs = *below.shape, len(above)
+    if line is not None or inputs * outputs <= units * (inputs + outputs):
+        return dmft.two_layer_alignment(below, above, line)
+    # |A B|^2 = <A^T A, B B^T>: with matrices of units by units where that is less work, as in front of many classes.
+    below, above = scaled(below)[0], scaled(above)[0]
+    together = jnp.sum((above.T @ above) * (below @ below.T))
+    return safe_sqrt(jnp.maximum(together, 0)) / (jnp.linalg.norm(below) * jnp.linalg.norm(above))
 
 
 def weight_norms() -> Observable:
-    """|W_l| (Frobenius) of every weight matrix.
+    """|W_l| (Frobenius) of the weights of every layer, shape (layers,).
+
+    A layer is a product with parameters, found in the network's program: a matrix or a convolution, of any network. Its
+    weights are as the product takes them. Biases, gains and embeddings that are looked up are none; a matrix that is
+    used twice counts at each place.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -61,12 +101,17 @@ def weight_norms() -> Observable:
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.weight_norms()(view).shape
         (2,)
+
+    Raises:
+        ValueError: when used, if no products with parameters are found in the network.
     """
-    return Observable("weight_norms", _norms, Quantity.PARAMS, ("layer",), "weight")
+    return Observable("weight_norms", _norms, Quantity.PARAMS, ("layer",), "weight", names=layer_names)
 
 
 def weight_distances() -> Observable:
-    """|W_l - W_l(0)| (Frobenius) of every weight matrix. Weights in float32 resolve 1e-6 |W_l(0)|.
+    """|W_l - W_l(0)| (Frobenius) of the weights of every layer, shape (layers,); in float32 to 1e-6 |W_l(0)|.
+
+    Layers and errors: as for `weight_norms`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -75,11 +120,20 @@ def weight_distances() -> Observable:
         >>> print(js.observe.weight_distances()(view))  # at the start
         [0. 0.]
     """
-    return Observable("weight_distances", _distances, Quantity.PARAMS, ("layer",), "weight")
+    return Observable("weight_distances", _distances, Quantity.PARAMS, ("layer",), "weight", names=layer_names)
 
 
 def layer_alignment() -> Observable:
-    """zeta of every pair of adjacent layers: |W_{l+1} W_l|/(|W_{l+1}||W_l|).
+    """zeta = |W_m W_l|/(|W_m||W_l|) of every layer l and layer m that reads its units, shape (pairs,); 0 to 1.
+
+    Of any network: layers are products with parameters, found in its program. In a chain the pairs are those of
+    neighbours; along a residual stream a layer is paired with every one that has written into it, as far back as no
+    other layer stands between.
+
+    The papers define zeta for matrices. Of a convolution the units are its channels, wherever their pixels are: the
+    weights below are the matrix of (out, in k k), those above of (out k k, in), and of a matrix that reads images as
+    vectors, of (out pixels, in). So zeta asks whether the channels that the layer above reads are those that the layer
+    below writes. What stands between them (activations, norms, pooling) is left out, as in the papers.
 
     For two-layer networks of any activation with one output, no biases, and inputs on a line: the signed
     zeta = u.v/(|u||v|), v = W n, of Xu & Liu Ziyin (eq. 20), n being the direction of the longest input.
@@ -87,13 +141,19 @@ def layer_alignment() -> Observable:
     `RichLimit` knows it of two-layer networks. Between hidden layers it falls like 1/sqrt(width).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
-        >>> view = js.View(problem, jnp.zeros(()), problem.params)
-        >>> print(bool(jnp.all(js.observe.layer_alignment()(view) <= 1)))
-        True
+        >>> net = js.nets.ConvNet(
+        ...     in_shape=(1, 4, 4), out_size=1, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
+        >>> problem = js.Problem(net, jnp.ones((2, 1, 4, 4)), jnp.ones((2, 1)))
+        >>> zeta = js.observe.layer_alignment()(js.View(problem, jnp.zeros(()), problem.params))
+        >>> zeta.shape, bool(jnp.all(zeta <= 1))
+        ((4,), True)
+
+    Raises:
+        ValueError: when used, if no two such layers are found. Left out are grouped convolutions that read, and pairs
+            between which units lose their place, as where they are shuffled or joined to others.
     """
-    return Observable("layer_alignment", _alignment, Quantity.PARAMS, ("pair",))
+    return Observable("layer_alignment", _alignment, Quantity.PARAMS, ("pair",), names=_names)
 
 
 @dataclasses.dataclass(frozen=True)

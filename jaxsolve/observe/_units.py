@@ -1,0 +1,74 @@
+"""The units with kinks of any network, found in its program."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from .._programs import Step
+from ._taps import AFFINE, TappedProgram
+
+
+_ABOVE, _BELOW = {"max", "gt", "ge"}, {"min", "lt", "le"}
+_KINKS = {*_ABOVE, *_BELOW, "abs", "sign", "clamp"}
+_SMOOTH = {"exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sqrt", "rsqrt", "cbrt", "pow"}
+_SMOOTH |= {"sin", "cos", "tan"}
+
+
+class KinkedUnits(NamedTuple):
+    """Units that compare one value by entries: the kinks of relu and its kin, one or several of each unit.
+
+    Attributes:
+        kinks: the operations; more than one for units such as those of `jax.nn.hard_tanh`.
+    """
+
+    kinks: tuple[Step, ...]
+
+    @property
+    def inputs(self) -> set[int]:
+        return {slot for step in self.kinks for slot in step.inputs}
+
+    def patterns(self, held: dict[int, Array]) -> list[Bool[Array, "..."]]:
+        """On which side of every kink each unit is."""
+        sides = []
+        for step in self.kinks:
+            one, *others = (jnp.asarray(held[slot]) for slot in step.inputs)
+            if step.name == "clamp":
+                value, most = others
+                sides += [value > one, value < most]
+            else:
+                other = others[0] if others else jnp.zeros((), one.dtype)
+                sides.append(one < other if step.name in _BELOW else one > other)
+        return sides
+
+
+def kinked_units(program: TappedProgram, arrays: int, inputs: int) -> list[KinkedUnits]:
+    """All units with kinks, in the order of the program.
+
+    A kink is a maximum, an absolute value or a comparison, entry by entry, of what depends on the inputs and on the
+    parameters. It is none where an exponential or the like is taken of the same entries, up to factors and shifts, as
+    in a softplus or an elu, whose kinks mend each other.
+
+    Arguments:
+        arrays: how many the parameters are.
+        inputs: how many the inputs are.
+    """
+    weighed, data = set(range(arrays)), set(range(arrays, arrays + inputs))
+    roots: dict[int, int] = {}  # what a value is made of, entry by entry
+    kinks: dict[tuple[int, tuple[int, ...]], list[Step]] = {}
+    smooth: set[int] = set()
+    for step in program.steps.steps:
+        moving = [slot for slot in step.inputs if slot in weighed and slot in data]
+        weighed |= set(step.outputs) if weighed.intersection(step.inputs) else set()
+        data |= set(step.outputs) if data.intersection(step.inputs) else set()
+        found = {roots.get(slot, slot) for slot in moving}
+        if step.name in _SMOOTH:
+            smooth |= found
+        one_root = len(found) == 1 and data.isdisjoint(set(step.inputs) - set(moving))
+        if one_root and (step.name in AFFINE or step.name in _KINKS or step.name == "select_n"):
+            roots |= dict.fromkeys(step.outputs, *found)
+        if moving and step.name in _KINKS:
+            # Of two values that are compared, as in maxout, no other kink is of the same units.
+            root = min(found) if len(found) == 1 else step.outputs[0]
+            kinks.setdefault((root, program.steps.shapes[step.outputs[0]].shape), []).append(step)
+    return [KinkedUnits(tuple(steps)) for (root, _), steps in kinks.items() if root not in smooth]
