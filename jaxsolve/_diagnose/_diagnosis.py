@@ -52,7 +52,7 @@ class Diagnosis:
         history: arrays along the checkpoints by name, such as `kernel_change`; `step` has the steps.
         groups: the names of the groups of parameters.
         by_group: arrays along the groups by name: `kernel_share`, `kernel_share_start`, `kernel_change`, `update`.
-        pairs: the names of adjacent weight matrices.
+        pairs: the names of layers of which one reads what the other writes.
         by_pair: their `alignment` and `alignment_start`.
         by_scale: the kernel's change after linearized training against the output multiplier.
         notes: what could not be had, and what was chosen where nothing was given.

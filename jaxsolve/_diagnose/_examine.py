@@ -13,9 +13,8 @@ from jaxtyping import Array, PyTree
 from .. import kernels
 from .._core import Problem
 from ..kernels._internal import coarsest, Trace
-from ..observe._internal import find_groups, Groups, linear_change, pull_at, relative_sizes
+from ..observe._internal import find_groups, Groups, Insides, insides, linear_change, pull_at, relative_sizes
 from ._movement import compare_kernels, in_groups, learnable, Look, movement, residual_position
-from ._pairs import adjacent, alignments
 from ._stability import difference
 
 
@@ -29,7 +28,8 @@ class Examined(NamedTuple):
     Attributes:
         groups: the groups of parameters.
         history, by_group, by_pair: as those of a `Diagnosis`.
-        pairs: the names of adjacent matrices.
+        pairs: the names of layers of which one reads what the other writes.
+        switched: the share of units with kinks, by sample, that are on another side; None if it has none.
         learnable: whether there was anything to learn, but for rounding.
         moved: whether the outputs have.
         hidden: whether that is little more than rounding.
@@ -44,6 +44,7 @@ class Examined(NamedTuple):
     by_group: dict[str, np.ndarray]
     pairs: tuple[str, ...]
     by_pair: dict[str, np.ndarray]
+    switched: float | None
     learnable: bool
     moved: bool
     hidden: bool
@@ -116,19 +117,17 @@ def examine(
         "kernel_share_start": np.asarray(first.shares),
         "kernel_share": np.asarray(compared.shares),
     }
-    pairs, places = adjacent(end)
-    by_pair = {
-        "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
-        "alignment": np.array([float(value) for value in alignments(end, places)]),
-    }
+    before, after = (insides(probe, params) for params in (checkpoints[0], end))
+    by_pair = {"alignment_start": np.asarray(before.alignment), "alignment": np.asarray(after.alignment)}
     whole = np.sum(np.asarray(last), axis=0)
     why = "NaN or infinite" if not np.all(np.isfinite(whole)) else "" if np.any(whole) else "0"
     return Examined(
         groups,
         history,
         by_group,
-        pairs,
+        after.pairs,
         by_pair,
+        _switched(before, after),
         bool(learnable(probe, pull.outputs, eps)),
         bool(moved.moved),
         bool(moved.hidden),
@@ -137,6 +136,16 @@ def examine(
         _unaligned(probe, why),
         dtype,
     )
+
+
+def _switched(before: Insides, after: Insides) -> float | None:
+    """The share of units, by sample, whose activation pattern has changed; NaN of a network that has diverged."""
+    if before.patterns is None or after.patterns is None:
+        return None
+    sides = [map(np.asarray, pair) for pair in zip(before.patterns.of_units, after.patterns.of_units, strict=True)]
+    changed = [one != other for one, other in sides]
+    share = sum(np.count_nonzero(one) for one in changed) / sum(one.size for one in changed)
+    return share if after.patterns.known else np.nan
 
 
 def _unaligned(probe: Problem, kernel: str) -> str:

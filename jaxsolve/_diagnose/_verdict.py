@@ -100,6 +100,8 @@ def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding
         "effective_rank": Finding(
             last["effective_rank"], None, rank if seen.started else f"{RANK}; it is 0 at the start"
         ),
+        "layer_alignment": _layer_alignment(seen),
+        "switched_units": _switched_units(seen),
     }
     if verdict.diverged:
         found["expected_kernel_change"] = Finding(np.nan, _thresholds.KERNEL_CHANGE, "not known: the training diverged")
@@ -129,6 +131,27 @@ def _aligned(first: dict[str, float], last: dict[str, float], seen: Examined) ->
     if np.isnan(first["kernel_alignment"]):
         return "with the target"
     return f"with the target, from {first['kernel_alignment']:.2g} at the start"
+
+
+def _layer_alignment(seen: Examined) -> Finding:
+    """The alignment of layers that follow one another, an average."""
+    both = np.stack([seen.by_pair[name] for name in ("alignment_start", "alignment")])
+    both = both[:, np.all(np.isfinite(both), axis=0)]  # it is of no number where weights are 0
+    if both.size == 0:
+        why = "weights are 0, NaN or infinite" if seen.pairs else "no two layers that follow one another were found"
+        return Finding(np.nan, None, f"not known: {why}")
+    start, end = (float(value) for value in np.mean(both, axis=1))
+    count = f"on average of {both.shape[1]} pairs" if both.shape[1] > 1 else "of both"
+    return Finding(end, None, f"what layers write against what the next ones read, {count}, from {start:.2g} at the start")
+
+
+def _switched_units(seen: Examined) -> Finding:
+    """The share of units that are on for a sample and were off, or the other way round."""
+    if seen.switched is None:
+        return Finding(np.nan, None, "not known: no relu or other unit with a kink was found")
+    lost = np.isnan(seen.switched)
+    words = "not known: the network is NaN somewhere" if lost else "of units and samples are on another side of the kink"
+    return Finding(seen.switched, None, words)
 
 
 def paragraph(

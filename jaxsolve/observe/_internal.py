@@ -4,6 +4,7 @@ from ._changes import root_mean_square as root_mean_square
 from ._chizat import curvature as curvature
 from ._critical_rate import critical_multiple as critical_multiple
 from ._groups import find_groups as find_groups, Groups as Groups, relative_sizes as relative_sizes
+from ._insides import Insides as Insides, insides as insides
 from ._lanczos import largest_eigenvalue as largest_eigenvalue, MOST as MOST
 from ._layer_cosine import least_map as least_map
 from ._linearized import (
@@ -17,6 +18,7 @@ from ._observable import check_observables as check_observables, require_observa
 from ._optimizers import next_update as next_update, Slope as Slope, slope_at as slope_at
 from ._progress import progress_between as progress_between, Pull as Pull, pull_at as pull_at
 from ._response import rate_exponent as rate_exponent, Response as Response, response as response
+from ._silence import rise_time as rise_time, turned_before as turned_before
 from ._stability import sharpness_ratio as sharpness_ratio
 from ._taps import read_program as read_program, run_program as run_program, TappedProgram as TappedProgram
 from ._traced import shared_kernel as shared_kernel

@@ -4,11 +4,12 @@ import jax.numpy as jnp
 
 from .._core import Quantity, View
 from ..theory import neurons
+from ..theory._internal import neuron_scales
 from ._observable import Observable
 
 
 def _radius(view: View):
-    return neurons(view.net).radius
+    return neuron_scales(view.net).radius
 
 
 def _direction(view: View):
@@ -16,15 +17,18 @@ def _direction(view: View):
 
 
 def _delta(view: View):
-    return neurons(view.net).delta
+    return neuron_scales(view.net).delta
 
 
 def _delta_scale(view: View):
-    return jnp.max(neurons(view.net).speed)  # the size of its two terms: eta_w a^2 + eta_a |w|^2
+    return jnp.max(neuron_scales(view.net).speed)  # the size of its two terms: eta_w a^2 + eta_a |w|^2
 
 
 def neuron_radius() -> Observable:
     """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `js.theory.neurons`.
+
+    Of several outputs a_k is a vector, and mu_k = |a_k| |w_k| the size of beta_k = w_k a_k^T (Kunin et al., Theorem
+    4.1).
 
     Example:
         >>> net = js.nets.MLP(
@@ -56,7 +60,9 @@ def neuron_direction() -> Observable:
 
 
 def neuron_delta() -> Observable:
-    """delta_k = eta_w a_k^2 - eta_a |w_k|^2 of every hidden neuron, shape (h,): conserved by gradient flow.
+    """delta_k = eta_w |a_k|^2 - eta_a |w_k|^2 of every hidden neuron, shape (h,): conserved by gradient flow.
+
+    Of any number of outputs (Kunin et al., Theorem 4.1).
 
     Example:
         >>> net = js.nets.MLP(

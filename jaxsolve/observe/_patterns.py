@@ -1,8 +1,10 @@
 """The distance that a network has moved in its activation patterns."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, PyTree, UInt
 
 from .._checks import describe
 from .._core import NotApplicable, Problem, Quantity, View
@@ -14,7 +16,7 @@ from ._units import kinked_units, KinkedUnits
 
 def _units(problem: Problem) -> tuple[TappedProgram, list[KinkedUnits]]:
     program = layers_of(problem)
-    units = kinked_units(program, len(jax.tree.leaves(problem.params)), len(jax.tree.leaves(problem.x)))
+    units = kinked_units(program, problem)
     if not units:
         hidden = f", and {', '.join(program.hidden)} is not looked into" if program.hidden else ""
         raise NotApplicable(
@@ -28,20 +30,35 @@ def _require_kinks(problem: Problem) -> None:
     _units(problem)
 
 
-def _hamming(view: View) -> Float[Array, ""]:
-    problem = view.problem
-    program, units = _units(problem)
+class Patterns(NamedTuple):
+    """The activation patterns of a network.
+
+    Attributes:
+        of_units: for every unit and sample, samples first, a number that says on which side of its kinks it is.
+        known: False of a network that has diverged.
+    """
+
+    of_units: list[UInt[Array, "n ..."]]
+    known: Bool[Array, ""]
+
+
+def patterns(problem: Problem, params: PyTree, program: TappedProgram, units: list[KinkedUnits]) -> Patterns:
+    """The patterns of the training set at these parameters."""
     slots = {slot for one in units for slot in one.inputs}
-    now, start = (values(program, params, problem.x, slots) for params in (view.params, problem.params))
-    changed, dtype = jnp.zeros((), problem.dtype), problem.dtype
-    for one in units:
-        sides = zip(one.patterns(now), one.patterns(start), strict=True)
-        turned = jnp.any(jnp.stack([after != before for after, before in sides]), axis=0)
-        # Of one sample in integers, for they are exact, and of all in floats, for they do not overflow.
-        changed += jnp.sum(jnp.sum(turned, axis=range(1, turned.ndim)).astype(dtype))
+    held = values(program, params, problem.x, slots)
     # NaN > 0 is false: a network that has diverged would seem to have its units switched off.
-    unknown = jnp.any(jnp.stack([jnp.any(jnp.isnan(now[slot])) for slot in slots]))
-    return jnp.where(unknown, jnp.nan, changed / samples_in(problem.x))
+    lost = [jnp.any(jnp.isnan(held[slot])) for slot in slots]
+    return Patterns([one.pattern(held) for one in units], ~jnp.any(jnp.stack(lost)))
+
+
+def _hamming(view: View) -> Float[Array, ""]:
+    problem, found = view.problem, _units(view.problem)
+    now, start = (patterns(problem, params, *found) for params in (view.params, problem.params))
+    changed = jnp.zeros((), problem.dtype)
+    for one, other in zip(now.of_units, start.of_units, strict=True):
+        # Of one sample in integers, for they are exact, and of all in floats, for they do not overflow.
+        changed += jnp.sum(jnp.sum(one != other, axis=range(1, one.ndim)).astype(changed.dtype))
+    return jnp.where(now.known, changed / samples_in(problem.x), jnp.nan)
 
 
 def hamming_distance() -> Observable:

@@ -1,10 +1,12 @@
-"""The units with kinks of any network, found in its program."""
+"""Units with kinks, those of relu and its kin, of any network: found in its program."""
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, UInt
 
+from .._core import Problem
 from .._programs import Step
 from ._taps import AFFINE, TappedProgram
 
@@ -16,43 +18,44 @@ _SMOOTH |= {"sin", "cos", "tan"}
 
 
 class KinkedUnits(NamedTuple):
-    """Units that compare one value by entries: the kinks of relu and its kin, one or several of each unit.
+    """Units with kinks, those of one layer.
 
     Attributes:
-        kinks: the operations; more than one for units such as those of `jax.nn.hard_tanh`.
+        kinks: the operations that compare their values; several of units such as those of `jax.nn.hard_tanh`.
     """
 
     kinks: tuple[Step, ...]
 
     @property
     def inputs(self) -> set[int]:
+        """The slots of what is compared."""
         return {slot for step in self.kinks for slot in step.inputs}
 
-    def patterns(self, held: dict[int, Array]) -> list[Bool[Array, "..."]]:
-        """On which side of every kink each unit is."""
-        sides = []
+    def pattern(self, held: dict[int, Array]) -> UInt[Array, "..."]:
+        """A number for every unit that says on which side of all its kinks it is."""
+        code = jnp.zeros((), jnp.uint8 if len(self.kinks) <= 4 else jnp.uint32)  # two bits each
         for step in self.kinks:
-            one, *others = (jnp.asarray(held[slot]) for slot in step.inputs)
-            if step.name == "clamp":
-                value, most = others
-                sides += [value > one, value < most]
-            else:
-                other = others[0] if others else jnp.zeros((), one.dtype)
-                sides.append(one < other if step.name in _BELOW else one > other)
-        return sides
+            for side in _sides(step.name, *(jnp.asarray(held[slot]) for slot in step.inputs)):
+                code = 2 * code + side.astype(code.dtype)
+        return code
 
 
-def kinked_units(program: TappedProgram, arrays: int, inputs: int) -> list[KinkedUnits]:
+def _sides(name: str, one: Array, *others: Array) -> list[Bool[Array, "..."]]:
+    if name == "clamp":
+        value, most = others
+        return [value > one, value < most]
+    other = others[0] if others else jnp.zeros((), one.dtype)
+    return [one < other if name in _BELOW else one > other]
+
+
+def kinked_units(program: TappedProgram, problem: Problem) -> list[KinkedUnits]:
     """All units with kinks, in the order of the program.
 
     A kink is a maximum, an absolute value or a comparison, entry by entry, of what depends on the inputs and on the
     parameters. It is none where an exponential or the like is taken of the same entries, up to factors and shifts, as
     in a softplus or an elu, whose kinks mend each other.
-
-    Arguments:
-        arrays: how many the parameters are.
-        inputs: how many the inputs are.
     """
+    arrays, inputs = (len(jax.tree.leaves(tree)) for tree in (problem.params, problem.x))
     weighed, data = set(range(arrays)), set(range(arrays, arrays + inputs))
     roots: dict[int, int] = {}  # what a value is made of, entry by entry
     kinks: dict[tuple[int, tuple[int, ...]], list[Step]] = {}

@@ -14,6 +14,7 @@ from ..data import Dataset, pca
 from ..kernels import regression
 from ..nets import MLP, Scaling
 from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_outputs
+from ..observe._internal import rise_time as rise_time, turned_before as turned_before
 from ..plot import COLORS, MARKERS
 from ._claim import Claim, Claims, mean_over
 from ._figure import Images, Panel, Scale, Table
@@ -30,31 +31,6 @@ def whitened_task(n: int, d: int, key: PRNGKeyArray) -> tuple[Float[Array, "n d"
     x = n**0.5 * jnp.linalg.qr(jax.random.normal(inputs, (n, d)))[0]
     beta = jax.random.normal(teacher, (d, 1))
     return x, x @ (beta / jnp.linalg.norm(beta))
-
-
-def rise_time(ts: Any, curve: Any, level: Any) -> Float[np.ndarray, "*lanes"]:
-    """The time when a curve, along its last axis, first reaches a level: linear between times; inf if it never does."""
-    ts, curve = np.asarray(ts, float), np.asarray(curve, float)
-    level = np.broadcast_to(level, curve.shape[:-1])[..., None]
-    above = curve >= level
-    after = np.argmax(above, axis=-1)[..., None]
-    before = np.maximum(after - 1, 0)
-    low, high = (np.take_along_axis(curve, index, -1) for index in (before, after))
-    rise = np.where(high > low, high - low, 1)
-    found = ts[before] + np.clip((level - low) / rise, 0, 1) * (ts[after] - ts[before])
-    return np.where(above.any(-1), found[..., 0], np.inf)
-
-
-def turned_before(ts: Any, loss: Any, alignment: Any, fall: float = 0.1) -> Float[np.ndarray, "*lanes"]:
-    """The share of the alignment's rise, from the start to the end, that is done once the loss has fallen so far.
-
-    1 if all of it comes first; above 1 where the kernel turns away from the target again.
-    """
-    loss, alignment = np.asarray(loss, float), np.asarray(alignment, float)
-    at = rise_time(ts, 1 - loss / loss[..., :1], fall)
-    flat = [np.interp(t, ts, row) for t, row in zip(at.ravel(), alignment.reshape(-1, len(ts)), strict=True)]
-    start, end = alignment[..., 0], alignment[..., -1]
-    return np.where(np.isfinite(at), (np.reshape(flat, at.shape) - start) / (end - start), np.nan)
 
 
 def draw_silence(ax: Panel, ts: Any, loss: Any, norm: Any, alignment: Any, limit: float | None = None) -> None:

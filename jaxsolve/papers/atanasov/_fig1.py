@@ -4,6 +4,7 @@ import numpy as np
 from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
+from ...observe import silent_alignment
 from .._claim import ABOVE_ONE, Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, legend_below, Picture, Runs
 from .._images import name_used
@@ -15,8 +16,6 @@ from .._silent import (
     machine_claims,
     machine_errors,
     MLPOnImages,
-    rise_time,
-    turned_before,
     WATCHED,
 )
 
@@ -68,14 +67,11 @@ class Figure(AbstractFigure):
     def claims(self, data: Data) -> Claims:
         for name, panel in (("mnist", "(a) MNIST"), ("cifar", "(c) CIFAR-10")):
             run = data[name].isel(sigma=0).transpose("seed", "t", ...)
-            losses, norm = run["loss"].values, run["kernel_norm"].values
-            turned = mean_over(turned_before(TIMES, losses, run["kernel_alignment"].values))
+            found = silent_alignment(run)
             said = f"{panel}: share of the alignment's rise that is done when the loss has fallen by 10 %."
-            yield Claim(said, "about 1", (0.9, 1.1), *turned)
-            falls = rise_time(TIMES, 1 - losses / losses[:, :1], 0.1)
-            grows = rise_time(TIMES, norm / norm[:, -1:], 0.1)
+            yield Claim(said, "about 1", (0.9, 1.1), *mean_over(found.share))
             said = f"{panel}: kernel and loss move together: ratio of the times of their first 10 %."
-            yield Claim(said, "about 1", (0.7, 1.3), *mean_over(grows / falls))
+            yield Claim(said, "about 1", (0.7, 1.3), *mean_over(found.grown / found.learnt))
             yield from machine_claims(panel, run)
             said = f"{panel}: the first kernel is no good model: its error over that of the final one."
             yield Claim(said, *ABOVE_ONE, *mean_over(machine_errors(run, 0) / machine_errors(run)))

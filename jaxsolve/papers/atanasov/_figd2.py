@@ -4,6 +4,7 @@ import numpy as np
 from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
+from ...observe import silent_alignment
 from .._claim import ABOVE_ONE, Claim, Claims, mean_over
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs
 from .._silent import (
@@ -13,7 +14,6 @@ from .._silent import (
     machine_claims,
     machine_errors,
     MLPOnImages,
-    turned_before,
     WATCHED,
 )
 
@@ -53,7 +53,7 @@ class Figure(AbstractFigure):
 
     def claims(self, data: Data) -> Claims:
         run = data["runs"].isel(sigma=0).transpose("seed", "t", ...)
-        turned = mean_over(turned_before(TIMES, run["loss"].values, run["kernel_alignment"].values))
+        turned = mean_over(silent_alignment(run).share)
         said = "(a) Share of the alignment's rise that is done when the loss has fallen by 10 %."
         yield Claim(said, "about 1", (0.9, 1.1), *turned)
         yield from machine_claims("(b)", run)

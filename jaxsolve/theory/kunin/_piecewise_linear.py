@@ -6,7 +6,7 @@ $f(x) = \gamma m_1 m_2 \sum_k c_k(x)\, \beta_k \cdot x$, where $\beta_k = a_k w_
 $c_k(x) = \phi'(m_1 w_k \cdot x)$.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -120,16 +120,45 @@ def neurons(net: Any) -> Neurons:
     Raises:
         NotApplicable: the network is of another kind.
     """
-    w, a = _layers(net)
+    w, _ = _layers(net, one_output=True)
+    scales = neuron_scales(net)
+    return Neurons(scales.delta, scales.radius, w / nonzero(_length(w))[:, None], scales.mixed)
+
+
+class NeuronScales(NamedTuple):
+    """What `Neurons` knows but for the directions, of any number of outputs (Kunin et al., Theorem 4.1).
+
+    Attributes:
+        delta: eta_w |a_k|^2 - eta_a |w_k|^2, conserved.
+        radius: |w_k a_k^T| = |a_k| |w_k|; of one output signed, a_k |w_k|.
+        mixed: sqrt(eta_a eta_w).
+    """
+
+    delta: Float[Array, " h"]
+    radius: Float[Array, " h"]
+    mixed: Float[Array, ""]
+
+    @property
+    def speed(self) -> Float[Array, " h"]:
+        """eta_w |a_k|^2 + eta_a |w_k|^2."""
+        return safe_hypot(self.delta, 2 * self.mixed * self.radius)
+
+
+def neuron_scales(net: Any) -> NeuronScales:
+    """The scales of the hidden neurons of a network as `neurons` takes it, or of one with several outputs."""
+    w, a = _layers(net, one_output=False)
     eta_w, eta_a = net.rates().weights
-    # Scaled by the largest entry, so that no square over- or underflows.
-    scale = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(w), axis=1)))
-    length = scale * safe_sqrt(jnp.sum((w / scale[:, None]) ** 2, axis=1))
+    length, size = _length(w), a[0] if len(a) == 1 else _length(a.T)
     root_a, root_w = jnp.sqrt(eta_a), jnp.sqrt(eta_w)
-    up, down = root_w * a, root_a * length
+    up, down = root_w * size, root_a * length
     # eta_w a^2 - eta_a |w|^2 as a product: the squares of a nearly balanced neuron would cancel.
-    delta = (up - down) * (up + down)
-    return Neurons(delta, a * length, w / nonzero(length)[:, None], root_a * root_w)
+    return NeuronScales((up - down) * (up + down), size * length, root_a * root_w)
+
+
+def _length(rows: Float[Array, "h n"]) -> Float[Array, " h"]:
+    # Scaled by the largest entry, so that no square over- or underflows.
+    scale = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(rows), axis=1)))
+    return scale * safe_sqrt(jnp.sum((rows / scale[:, None]) ** 2, axis=1))
 
 
 def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in"]:
@@ -157,7 +186,7 @@ def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in
         NotApplicable: the network is of another kind.
     """
     net = problem.net if params is None else problem.network(params)
-    w, _ = _layers(net)
+    w, _ = _layers(net, one_output=True)
     first, second = net.scaling.multiplier[0], net.scaling.multiplier[1]
     outputs = problem.outputs(problem.params if params is None else params)
     by_sample = problem.loss.gradient(outputs, problem.y)[:, 0]
@@ -166,19 +195,19 @@ def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in
     return net.scaling.gamma * first * second * ((gates * by_sample[None, :]) @ problem.x)
 
 
-def _layers(net: Any) -> tuple[Float[Array, "h in"], Float[Array, " h"]]:
+def _layers(net: Any, *, one_output: bool) -> tuple[Float[Array, "h in"], Float[Array, "out h"]]:
     """The weights of both layers, of a network of the kind."""
-    dense = isinstance(net, AbstractDense)
-    wanted = "a network with one hidden layer, one output, no biases and a relu, leaky relu or linear activation"
+    dense, outputs = isinstance(net, AbstractDense), " one output," if one_output else ""
+    wanted = f"a network with one hidden layer,{outputs} no biases and a relu, leaky relu or linear activation"
     if not dense:
         raise NotApplicable(f"neurons need {wanted}, got {describe(net)}")
     kind = (
         (len(net.weights) == 2, f"{len(net.weights)} weight matrices"),
-        (net.out_size == 1, f"{net.out_size} outputs"),
+        (net.out_size == 1 or not one_output, f"{net.out_size} outputs"),
         (not net.biases, "biases"),
         (net.activation.homogeneous, f"the activation {net.activation}"),
     )
     missed = [found for holds, found in kind if not holds]
     if missed:
         raise NotApplicable(f"neurons need {wanted}; this one has {', '.join(missed)}")
-    return net.weights[0], net.weights[1][0]
+    return net.weights[0], net.weights[1]
