@@ -35,7 +35,7 @@ class LayerPair(NamedTuple):
     units: int
     inner: int
 
-    def matrices(self, held: dict[int, Array]) -> tuple[Float[Array, "units in"], Float[Array, "out units"]]:
+    def matrices(self, held: dict[int, Any]) -> tuple[Float[Array, "units in"], Float[Array, "out units"]]:
         """The weights of both layers, from the values of the program: what writes a unit, and what reads it."""
         written, read = (
             jnp.moveaxis(held[slot], axes, range(len(axes))).reshape(prod(held[slot].shape[axis] for axis in axes), -1)

@@ -1,9 +1,10 @@
 """Units with kinks, those of relu and its kin, of any network: found in its program."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, UInt
 
 from .._core import Problem
@@ -31,7 +32,7 @@ class KinkedUnits(NamedTuple):
         """The slots of what is compared."""
         return {slot for step in self.kinks for slot in step.inputs}
 
-    def pattern(self, held: dict[int, Array]) -> UInt[Array, "..."]:
+    def pattern(self, held: dict[int, Any]) -> UInt[Array, "..."]:
         """A number for every unit that says on which side of all its kinks it is."""
         code = jnp.zeros((), jnp.uint8 if len(self.kinks) <= 4 else jnp.uint32)  # two bits each
         for step in self.kinks:
@@ -70,7 +71,9 @@ def kinked_units(program: TappedProgram, problem: Problem) -> list[KinkedUnits]:
         one_root = len(found) == 1 and data.isdisjoint(set(step.inputs) - set(moving))
         if one_root and (step.name in AFFINE or step.name in _KINKS or step.name == "select_n"):
             roots |= dict.fromkeys(step.outputs, *found)
-        if moving and step.name in _KINKS:
+        # A largest entry is compared with -inf, where sums of exponentials begin.
+        bound = any(np.all(np.isinf(of)) for slot in step.inputs if isinstance(of := program.steps.values.get(slot), np.ndarray))
+        if moving and step.name in _KINKS and not bound:
             # Of two values that are compared, as in maxout, no other kink is of the same units.
             root = min(found) if len(found) == 1 else step.outputs[0]
             kinks.setdefault((root, program.steps.shapes[step.outputs[0]].shape), []).append(step)
