@@ -14,9 +14,6 @@ from jaxsolve._core import _march as marching, _problem as problems, _shown as s
 
 # The confidence of a slope, for values of a test's own, and how often a critical rate asks for the loss.
 from jaxsolve._diagnose._fit import slope
-
-# Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
-from jaxsolve._diagnose._pairs import adjacent, alignments
 from jaxsolve._numerics import _known_answers as known_answers, _memory as memory
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
@@ -241,8 +238,6 @@ __all__ = [
     "Steps",
     "Term",
     "Tiling",
-    "adjacent",
-    "alignments",
     "both_ways",
     "app",
     "balanced",

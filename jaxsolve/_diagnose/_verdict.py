@@ -142,7 +142,9 @@ def _layer_alignment(seen: Examined) -> Finding:
         return Finding(np.nan, None, f"not known: {why}")
     start, end = (float(value) for value in np.mean(both, axis=1))
     count = f"on average of {both.shape[1]} pairs" if both.shape[1] > 1 else "of both"
-    return Finding(end, None, f"what layers write against what the next ones read, {count}, from {start:.2g} at the start")
+    return Finding(
+        end, None, f"what layers write against what the next ones read, {count}, from {start:.2g} at the start"
+    )
 
 
 def _switched_units(seen: Examined) -> Finding:
@@ -150,7 +152,9 @@ def _switched_units(seen: Examined) -> Finding:
     if seen.switched is None:
         return Finding(np.nan, None, "not known: no relu or other unit with a kink was found")
     lost = np.isnan(seen.switched)
-    words = "not known: the network is NaN somewhere" if lost else "of units and samples are on another side of the kink"
+    words = (
+        "not known: the network is NaN somewhere" if lost else "of units and samples are on another side of the kink"
+    )
     return Finding(seen.switched, None, words)
 
 

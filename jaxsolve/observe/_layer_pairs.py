@@ -108,8 +108,8 @@ def _strides(program: TappedProgram, slot: int, stride: int, units: int) -> dict
     found = {slot: stride}
     for step in program.steps.steps:
         strides = {_after(program, step, slot, found[slot], units) for slot in step.inputs if slot in found}
-        if len(strides) == 1 and (stride := strides.pop()) is not None:
-            found |= dict.fromkeys(step.outputs, stride)
+        if len(strides) == 1 and (after := strides.pop()) is not None:
+            found |= dict.fromkeys(step.outputs, after)
     return found
 
 

@@ -164,20 +164,25 @@ def _decide(
     ended = fallen[-1] >= ENDED
     open_end = f"the loss has fallen by no more than {fallen[-1]:.0%}, so that the kernel may still turn"
     if rise < LEAST_RISE:
-        flat = f"the kernel hardly turns to the targets: its alignment goes from {alignment[0]:.2g} to {alignment[-1]:.2g}"
+        flat = (
+            f"the kernel hardly turns to the targets: its alignment goes from {alignment[0]:.2g} to {alignment[-1]:.2g}"
+        )
         return (False, flat) if ended else (None, open_end)
     after = int(np.argmax(fallen >= FALL))
     low, high = sorted(done[[max(after - 1, 0), after]])
     text = (
-        f"{share:.0%} of the kernel's turn to the targets (alignment {alignment[0]:.2g} to {alignment[-1]:.2g}) is done "
-        f"when the loss has fallen by {FALL:.0%}, at t = {learnt:.3g}"
+        f"{share:.0%} of the kernel's turn to the targets (alignment {alignment[0]:.2g} to {alignment[-1]:.2g}) is "
+        f"done when the loss has fallen by {FALL:.0%}, at t = {learnt:.3g}"
     )
     if high < TURNED or (low > BEYOND and ended):
         return False, text
     if not ended:
         return None, open_end
     if low < TURNED or high > BEYOND:
-        return None, f"{text}, but the times are too far apart: between two of them it goes from {low:.0%} to {high:.0%}"
+        return (
+            None,
+            f"{text}, but the times are too far apart: between two of them it goes from {low:.0%} to {high:.0%}",
+        )
     if growth < LEAST_GROWTH:
         return False, f"{text}, but then it grows by a factor of {growth:.2g} only"
     return True, f"{text}, and then it grows by a factor of {growth:{',.0f' if growth >= 10 else '.2g'}}"
@@ -190,7 +195,9 @@ def _read(run: Any) -> tuple[np.ndarray, ...]:
         raise TypeError(f"silent_alignment takes what js.solve or js.sweep returned, got {describe(run)}")
     missing = [f"{name}()" for name in WATCHED if name not in (run.data_vars if table else run.observed)]
     if missing:
-        raise ValueError(f"silent_alignment needs {', '.join(missing)} to be observed along the run: give it in observe")
+        raise ValueError(
+            f"silent_alignment needs {', '.join(missing)} to be observed along the run: give it in observe"
+        )
     ts = np.asarray(run["t"] if table else run.ts, float)
     if ts.ndim != 1 or len(ts) < 2 or not np.all(np.diff(ts) > 0):
         raise ValueError(f"silent_alignment needs two or more times that ascend, the same for all runs; got {ts}")

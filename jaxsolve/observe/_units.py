@@ -72,7 +72,9 @@ def kinked_units(program: TappedProgram, problem: Problem) -> list[KinkedUnits]:
         if one_root and (step.name in AFFINE or step.name in _KINKS or step.name == "select_n"):
             roots |= dict.fromkeys(step.outputs, *found)
         # A largest entry is compared with -inf, where sums of exponentials begin.
-        bound = any(np.all(np.isinf(of)) for slot in step.inputs if isinstance(of := program.steps.values.get(slot), np.ndarray))
+        bound = any(
+            np.all(np.isinf(of)) for slot in step.inputs if isinstance(of := program.steps.values.get(slot), np.ndarray)
+        )
         if moving and step.name in _KINKS and not bound:
             # Of two values that are compared, as in maxout, no other kink is of the same units.
             root = min(found) if len(found) == 1 else step.outputs[0]

@@ -1,45 +1,16 @@
-"""Which matrices follow one another, in the conventions of Equinox, Flax and Haiku."""
+"""Groups of parameters, pairs of layers, and the switches of units in a diagnosis."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import optax
 import pytest
 import xarray as xr
 
 import jaxsolve as js
-from tests.inside import adjacent, alignments
-
-
-ONE, TWO = jnp.outer(jnp.eye(3)[0], jnp.eye(3)[1]), jnp.outer(jnp.eye(3)[1], jnp.eye(3)[2])  # ONE TWO is not 0
-NAMED = {
-    "Equinox": {"layers": [{"weight": TWO}, {"weight": ONE}]},
-    "Flax": {"Dense_0": {"kernel": ONE}, "Dense_1": {"kernel": TWO}},
-    "Haiku": {"mlp/~/linear_0": {"w": ONE}, "mlp/~/linear_1": {"w": TWO}},
-}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_what_the_first_writes_the_second_reads(name):
-    names, pairs = adjacent(NAMED[name])
-    assert len(names) == 1
-    assert [float(value) for value in alignments(NAMED[name], pairs)] == [1.0]  # in the other order it is 0
-    other = jax.tree.map(lambda leaf: leaf.T, NAMED[name])
-    assert [float(value) for value in alignments(other, adjacent(other)[1])] == [0.0]
-
-
-def test_small_matrices_are_aligned_as_large_ones():
-    """The squares of entries, and at 1e-24 the product of two, are no numbers of float32."""
-    tiny = jax.tree.map(lambda leaf: jnp.asarray(1e-24 * leaf, jnp.float32), NAMED["Flax"])
-    assert [float(value) for value in alignments(tiny, adjacent(tiny)[1])] == [1.0]
-
-
-def test_shapes_decide_in_the_convention_of_the_names():
-    wide = {"Dense_0": {"kernel": jnp.ones((5, 2))}, "Dense_1": {"kernel": jnp.ones((2, 5))}}
-    assert len(adjacent(wide)[1]) == 1  # 5 to 2 to 5
-    apart = {"Dense_0": {"kernel": jnp.ones((5, 2))}, "Dense_1": {"kernel": jnp.ones((3, 5))}}
-    assert adjacent(apart) == ((), [])
+from tests import cases
 
 
 @pytest.mark.slow
@@ -71,8 +42,52 @@ def test_pairs_are_named_as_groups_for_integers_too():
     assert report.pairs == ("low to high",)
 
 
-def test_layers_of_dictionaries_follow_each_other_as_counted():
-    """JAX sorts the keys as texts: Dense_10 before Dense_2."""
-    names, _ = adjacent({f"Dense_{k}": {"kernel": jnp.ones((4, 4))} for k in range(12)})
-    assert [name.count("Dense_") for name in names] == [2] * 11
-    assert [f"Dense_{k}" in name and f"Dense_{k + 1}" in name for k, name in enumerate(names)] == [True] * 11
+class Folded(eqx.Module):
+    """A convolution, a residual one, and a read-out."""
+
+    stem: eqx.nn.Conv2d
+    branch: eqx.nn.Conv2d
+    out: eqx.nn.Linear
+
+    def __call__(self, x):
+        z = self.stem(x)
+        z = z + self.branch(jax.nn.relu(z))
+        return self.out(jnp.mean(jax.nn.leaky_relu(z), axis=(1, 2)))
+
+
+def _folded(key):
+    k = jr.split(key, 3)
+    stem, branch = eqx.nn.Conv2d(1, 4, 3, padding=1, key=k[0]), eqx.nn.Conv2d(4, 4, 1, key=k[1])
+    return Folded(stem, branch, eqx.nn.Linear(4, 1, key=k[2]))
+
+
+def test_layers_of_convolutions_and_switched_units():
+    """By the observables of a run, whose own tests have them by hand; the share is of all units and samples."""
+    x, y = jr.normal(jr.key(0), (12, 1, 4, 4)), jnp.ones((12, 1))
+    start, end = _folded(jr.key(1)), _folded(jr.key(2))
+    report = js.diagnose_checkpoints([start, end], x, y)
+    assert report.pairs == ("stem to branch", "stem to out", "branch to out")
+    problem = js.Problem(start, x, y)
+    view = js.View(problem, jnp.zeros(()), js.Problem(end, x, y).params)
+    zeta = np.asarray(js.observe.layer_alignment()(view))
+    np.testing.assert_allclose(report.by_pair["alignment"], zeta, rtol=cases.eps(20))
+    np.testing.assert_allclose(report["layer_alignment"], np.mean(zeta), rtol=cases.eps(20))
+    switched = float(js.observe.hamming_distance()(view))
+    np.testing.assert_allclose(report["switched_units"], switched / 128, rtol=cases.eps(20))
+    cases.assert_fails(lambda: np.testing.assert_allclose(report["switched_units"], switched / 64, rtol=1e-3))
+    assert "on average of 3 pairs" in report.findings["layer_alignment"].words
+
+
+def test_of_smooth_networks_without_layers_neither_is_known():
+    smooth = eqx.nn.MLP(2, 1, 4, 1, jnp.tanh, key=jr.key(0))
+    report = js.diagnose_checkpoints([smooth, jax.tree.map(_halved, smooth)], jnp.eye(2), jnp.ones((2, 1)))
+    assert np.isnan(report["switched_units"])
+    assert report.findings["switched_units"].words == "not known: no relu or other unit with a kink was found"
+    scale = js.nets.Function(lambda w, x: w * x, jnp.ones(2))
+    report = js.diagnose_checkpoints([scale, jax.tree.map(_halved, scale)], jnp.eye(2), jnp.ones((2, 2)))
+    assert report.pairs == ()
+    assert report.findings["layer_alignment"].words.startswith("not known: no two layers that follow one another")
+
+
+def _halved(leaf):
+    return leaf / 2 if eqx.is_array(leaf) else leaf

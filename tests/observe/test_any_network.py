@@ -181,9 +181,7 @@ def test_a_network_with_batch_normalization():
     view = _moved(net, jr.normal(jr.key(1), (3, 1, 8, 8)), state=state)
     weights = [np.asarray(w, float) for w in view.params.weights]
     _close(_read(observe.weight_norms(), view), [np.linalg.norm(w.ravel()) for w in weights])
-    zeta = dict(
-        zip(_names(observe.layer_alignment(), view), _read(observe.layer_alignment(), view), strict=True)
-    )
+    zeta = dict(zip(_names(observe.layer_alignment(), view), _read(observe.layer_alignment(), view), strict=True))
     last = _zeta(weights[-1], weights[-2].reshape(len(weights[-2]), -1))  # pixels are averaged in between
     _close(zeta["weights[19] to weights[20]"], last)
     assert all(0 < value <= 1 for value in zeta.values())
@@ -258,7 +256,9 @@ def test_units_are_those_with_kinks(name):
     found = _read(observe.hamming_distance(), view)
     _close(found, switched)
     if len(kinks) > 1:
-        every = sum(np.mean(np.sum((one <= k) != (two <= k), axis=1)) for k in range(len(kinks)) for one, two in [sides])
+        every = sum(
+            np.mean(np.sum((one <= k) != (two <= k), axis=1)) for k in range(len(kinks)) for one, two in [sides]
+        )
         cases.assert_fails(lambda: _close(found, every))  # as if its kinks were units
 
 

@@ -39,6 +39,33 @@ def test_they_are_what_they_say_at_every_time(getkey):
     assert drift < 1.4e-14, drift  # conserved; measured 1.4e-15
 
 
+@pytest.mark.x64_only
+def test_of_several_outputs_delta_is_conserved_too(getkey):
+    """Theorem 4.1: delta_k = eta_w |a_k|^2 - eta_a |w_k|^2, and the size of beta_k = w_k a_k^T."""
+    net = js.nets.MLP(
+        in_size=3, out_size=2, width_size=4, depth=1, activation="linear", scaling=cases.scaling(2), key=getkey()
+    )
+    problem = js.Problem(net, jr.normal(getkey(), (6, 3)), jr.normal(getkey(), (6, 2)))
+    flow = js.GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-12, land_on_ts=True)
+    watched = [js.observe.neuron_radius(), js.observe.neuron_delta()]
+    run = js.solve(problem, flow, np.array([0.0, 2.0]), observe=watched)
+    eta_w, eta_a = (float(rate) for rate in net.scaling.eta)
+    w, a = (np.asarray(matrix) for matrix in run.final.params.weights)
+    betas = np.array([np.outer(w[k], a[:, k]) for k in range(4)])
+    np.testing.assert_allclose(run["neuron_radius"][1], np.linalg.norm(betas, axis=(1, 2)), rtol=1e-13)
+    delta = eta_w * np.sum(a**2, axis=0) - eta_a * np.sum(w**2, axis=1)
+    np.testing.assert_allclose(run["neuron_delta"][1], delta, rtol=1e-12, atol=1e-13)
+    one_output = eta_w * a[0] ** 2 - eta_a * np.sum(w**2, axis=1)
+    cases.assert_fails(lambda: np.testing.assert_allclose(run["neuron_delta"][1], one_output, rtol=1e-3))
+    assert np.max(np.abs(run["neuron_radius"][1] - run["neuron_radius"][0])) > 0.1
+    drift = np.max(np.abs(run["neuron_delta"][1] - run["neuron_delta"][0]))
+    assert drift < 3e-14, drift
+    scale, (w, a) = js.observe.neuron_delta().scale, (np.asarray(matrix) for matrix in net.weights)
+    assert scale is not None
+    terms = eta_w * np.sum(a**2, axis=0) + eta_a * np.sum(w**2, axis=1)
+    np.testing.assert_allclose(scale(js.View(problem, run.ts[0], problem.params)), max(terms), rtol=1e-12)
+
+
 def test_other_networks_are_refused(getkey):
     net = js.nets.MLP(
         in_size=3, out_size=1, width_size=4, depth=1, activation="tanh", scaling=js.nets.Scaling.ntk(), key=getkey()

@@ -96,6 +96,6 @@ def test_networks_without_kinks_are_refused(getkey):
         in_size=2, out_size=1, width_size=4, depth=1, activation="tanh", scaling=js.nets.Scaling.ntk(), key=getkey()
     )
     problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
-    message = r"relu or a leaky relu, such as nets\.MLP\(\.\.\., activation='relu'\); got MLP"
+    message = r"piecewise linear activation, such as nets\.MLP\(\.\.\., activation='relu'\); none was found in MLP"
     with pytest.raises(js.NotApplicable, match=message):
         js.solve(problem, js.GradientFlow(), 1.0, observe=js.observe.hamming_distance())

@@ -17,7 +17,9 @@ WATCHED = [observe.loss(), observe.kernel_alignment(), observe.kernel_norm()]
 
 def _table(loss, alignment, norm, ts=TS):
     names = ("loss", "kernel_alignment", "kernel_norm")
-    return xr.Dataset({name: ("t", curve) for name, curve in zip(names, (loss, alignment, norm), strict=True)}, {"t": ts})
+    return xr.Dataset(
+        {name: ("t", curve) for name, curve in zip(names, (loss, alignment, norm), strict=True)}, {"t": ts}
+    )
 
 
 def _ramp(begin, end, low=0.0, high=1.0):
