@@ -118,14 +118,14 @@ def examine(
         "kernel_share": np.asarray(compared.shares),
     }
     before, after = (insides(probe, params) for params in (checkpoints[0], end))
-    by_pair = {"alignment_start": np.asarray(before.alignment), "alignment": np.asarray(after.alignment)}
+    by_pair = {"alignment_start": _alignments(before), "alignment": _alignments(after)}
     whole = np.sum(np.asarray(last), axis=0)
     why = "NaN or infinite" if not np.all(np.isfinite(whole)) else "" if np.any(whole) else "0"
     return Examined(
         groups,
         history,
         by_group,
-        after.pairs,
+        tuple(pair.name for pair in after.pairs),
         by_pair,
         _switched(before, after),
         bool(learnable(probe, pull.outputs, eps)),
@@ -136,6 +136,21 @@ def examine(
         _unaligned(probe, why),
         dtype,
     )
+
+
+def _alignments(seen: Insides) -> np.ndarray:
+    """|W_m W_l|/(|W_m||W_l|) of pairs of layers: by NumPy, as each would be a program. NaN of weights that are 0."""
+    weights, found = {slot: np.asarray(of, float) for slot, of in seen.weights.items()}, []
+    for pair in seen.pairs:
+        below, above = (matrix / (np.max(np.abs(matrix)) or 1) for matrix in pair.matrices(weights))
+        (units, inputs), outputs = below.shape, len(above)
+        if inputs * outputs <= units * (inputs + outputs):
+            square = np.sum((above @ below) ** 2)
+        else:  # <A^T A, B B^T>, the same by smaller matrices
+            square = max(np.sum((above.T @ above) * (below @ below.T)), 0)
+        with np.errstate(invalid="ignore"):
+            found.append(np.sqrt(square) / (np.linalg.norm(above) * np.linalg.norm(below)))
+    return np.array(found)
 
 
 def _switched(before: Insides, after: Insides) -> float | None:

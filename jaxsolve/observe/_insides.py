@@ -1,30 +1,28 @@
-"""What a network is like inside, in one compiled program: how its layers meet, and which of its units are on."""
+"""What a network is like inside, in one compiled program: the weights by which layers meet, and which units are on."""
 
 from typing import NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from .._core import Problem
-from ._layer_pairs import layer_pairs
-from ._layers import layers_of
+from ._layer_pairs import layer_pairs, LayerPair
+from ._layers import layers_of, values
 from ._patterns import Patterns, patterns
 from ._units import kinked_units
-from ._weights import alignments
 
 
 class Insides(NamedTuple):
     """The inside of a network.
 
     Attributes:
-        pairs: the names of layers of which one reads what the other writes.
-        alignment: their zeta, as `layer_alignment` has it.
+        pairs: layers of which one reads what the other writes.
+        weights: theirs, by the slots that the pairs have.
         patterns: of units with kinks; None if there are none.
     """
 
-    pairs: tuple[str, ...]
-    alignment: Float[Array, " pairs"]
+    pairs: list[LayerPair]
+    weights: dict[int, Array]
     patterns: Patterns | None
 
 
@@ -34,8 +32,9 @@ def insides(problem: Problem, params: PyTree) -> Insides:
     try:
         program = layers_of(problem)
     except ValueError:
-        return Insides((), jnp.zeros(0), None)
+        return Insides([], {}, None)
     pairs, units = layer_pairs(program), kinked_units(program, problem)
-    found = jnp.stack(alignments(problem, params, program, pairs)) if pairs else jnp.zeros(0)
-    names = tuple(pair.name for pair in pairs)
-    return Insides(names, found, patterns(problem, params, program, units) if units else None)
+    slots = {slot for pair in pairs for slot in (pair.below, pair.above)}
+    held = values(program, params, problem.x, slots)
+    found = patterns(problem, params, program, units) if units else None
+    return Insides(pairs, {slot: held[slot] for slot in slots}, found)

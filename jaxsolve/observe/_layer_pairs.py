@@ -3,9 +3,6 @@
 from math import prod
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
 from .._programs import Step
 from ._layers import Product, TappedProgram
 
@@ -35,14 +32,21 @@ class LayerPair(NamedTuple):
     units: int
     inner: int
 
-    def matrices(self, held: dict[int, Any]) -> tuple[Float[Array, "units in"], Float[Array, "out units"]]:
-        """The weights of both layers, from the values of the program: what writes a unit, and what reads it."""
+    def matrices(self, held: dict[int, Any]) -> tuple[Any, Any]:
+        """The weights of both layers, from the values of the program: what writes a unit, and what reads it.
+
+        Arrays of NumPy or JAX, of shapes (units, in) and (out, units).
+        """
         written, read = (
-            jnp.moveaxis(held[slot], axes, range(len(axes))).reshape(prod(held[slot].shape[axis] for axis in axes), -1)
-            for slot, axes in ((self.below, self.written), (self.above, self.read))
+            _by_units(held[slot], axes) for slot, axes in ((self.below, self.written), (self.above, self.read))
         )
         read = read.reshape(-1, self.units, self.inner * read.shape[1])
-        return written, jnp.moveaxis(read, 1, 0).reshape(self.units, -1).T
+        return written, read.transpose(1, 0, 2).reshape(self.units, -1).T
+
+
+def _by_units(weights: Any, units: tuple[int, ...]) -> Any:
+    others = [axis for axis in range(weights.ndim) if axis not in units]
+    return weights.transpose(*units, *others).reshape(prod(weights.shape[axis] for axis in units), -1)
 
 
 class _Ends(NamedTuple):

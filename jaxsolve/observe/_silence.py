@@ -65,6 +65,10 @@ class Silence(NamedTuple):
             1 the kernel has turned back since.
         rise: how far the alignment rises, from the first time to the last.
         growth: how many times as large as at `turned` the kernel is at the last time.
+
+    Example:
+        >>> print(js.observe.Silence(None, "the loss has not fallen by 10%", 1.0, 2.0, jnp.inf, jnp.nan, 0.4, 2.0))
+        Not known to be silently aligned: the loss has not fallen by 10%.
     """
 
     silent: Any

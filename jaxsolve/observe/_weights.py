@@ -70,7 +70,7 @@ def alignments(
     held = values(program, params, problem.x, {slot for pair in pairs for slot in (pair.below, pair.above)})
     arrays, first = len(jax.tree.leaves(params)), program.products[0]
     # The signed zeta is that of two layers without biases; whether inputs lie on a line is found there.
-    alone = arrays == len(program.products) == 2 and first.data == arrays and len(pairs) == 1
+    alone = arrays == len(program.products) == 2 and first.data == arrays and problem.out_size == len(pairs) == 1
     line = problem.x if alone and isinstance(problem.x, jax.Array) and problem.x.ndim == 2 else None
     both = ((one.astype(problem.dtype) for one in pair.matrices(held)) for pair in pairs)
     return [_aligned(below, above, line) for below, above in both]
@@ -79,13 +79,16 @@ def alignments(
 def _aligned(
     below: Float[Array, "units in"], above: Float[Array, "out units"], line: Float[Array, "n in"] | None
 ) -> Float[Array, ""]:
-    units, inputs, outputs = *below.shape, len(above)
-    if line is not None or inputs * outputs <= units * (inputs + outputs):
+    if line is not None:
         return dmft.two_layer_alignment(below, above, line)
-    # |A B|^2 = <A^T A, B B^T>: with matrices of units by units where that is less work, as in front of many classes.
-    below, above = scaled(below)[0], scaled(above)[0]
-    together = jnp.sum((above.T @ above) * (below @ below.T))
-    return safe_sqrt(jnp.maximum(together, 0)) / (jnp.linalg.norm(below) * jnp.linalg.norm(above))
+    (units, inputs), outputs = below.shape, len(above)
+    below, above = scaled(below)[0], scaled(above)[0]  # the ratio is free of their sizes, and squares vanish
+    if inputs * outputs <= units * (inputs + outputs):
+        together = jnp.sum((above @ below) ** 2)
+    else:
+        # |A B|^2 = <A^T A, B B^T>: matrices of units by units, where that is less work, as in front of many classes.
+        together = jnp.maximum(jnp.sum((above.T @ above) * (below @ below.T)), 0)
+    return safe_sqrt(together) / (jnp.linalg.norm(below) * jnp.linalg.norm(above))
 
 
 def weight_norms() -> Observable:
