@@ -165,6 +165,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "theory.BalancedModes": lambda: js.theory.BalancedModes(jnp.ones(2), jnp.eye(2), jnp.eye(2), jnp.ones(2)),
     "theory.DecoupledModes": js.theory.DecoupledModes,
     "theory.DeepBalanced": js.theory.DeepBalanced,
+    "theory.MuonModes": js.theory.MuonModes,
     "theory.DeepPotential": lambda: js.theory.DeepPotential(jnp.ones(2), 3),
     "theory.Exponents": lambda: js.theory.Exponents(1, 1, 1, 1, 1, 1),
     "theory.HyperbolicEntropy": lambda: js.theory.HyperbolicEntropy(jnp.asarray(0.5)),

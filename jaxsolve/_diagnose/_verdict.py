@@ -138,7 +138,7 @@ def _layer_alignment(seen: Examined) -> Finding:
     both = np.stack([seen.by_pair[name] for name in ("alignment_start", "alignment")])
     both = both[:, np.all(np.isfinite(both), axis=0)]  # it is of no number where weights are 0
     if both.size == 0:
-        why = "weights are 0, NaN or infinite" if seen.pairs else "no two layers that follow one another were found"
+        why = "weights are 0, NaN or infinite" if seen.pairs else "no two layers that follow one another, or too many"
         return Finding(np.nan, None, f"not known: {why}")
     start, end = (float(value) for value in np.mean(both, axis=1))
     count = f"on average of {both.shape[1]} pairs" if both.shape[1] > 1 else "of both"

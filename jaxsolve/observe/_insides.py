@@ -12,11 +12,14 @@ from ._patterns import Patterns, patterns
 from ._units import kinked_units
 
 
+MOST_PAIRS = 64  # along a residual stream they grow as the square of its depth, and with them the products
+
+
 class Insides(NamedTuple):
     """The inside of a network.
 
     Attributes:
-        pairs: layers of which one reads what the other writes.
+        pairs: layers of which one reads what the other writes; none where there are more than `MOST_PAIRS`.
         weights: theirs, by the slots that the pairs have.
         patterns: of units with kinks; None if there are none.
     """
@@ -34,6 +37,7 @@ def insides(problem: Problem, params: PyTree) -> Insides:
     except ValueError:
         return Insides([], {}, None)
     pairs, units = layer_pairs(program), kinked_units(program, problem)
+    pairs = pairs if len(pairs) <= MOST_PAIRS else []
     slots = {slot for pair in pairs for slot in (pair.below, pair.above)}
     held = values(program, params, problem.x, slots)
     found = patterns(problem, params, program, units) if units else None
