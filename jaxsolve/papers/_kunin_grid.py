@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
 PAPER = Sizes(100, 50, 1000, 10_000, taus=17, deltas=17, seeds=16, step=5e-3, end=500.0)
 SIZES = {
     Scale.SMALL: Sizes(in_size=10, width=20, samples=100, tests=1000, taus=5, deltas=5, seeds=24, step=5e-3, end=20.0),
-    Scale.MEDIUM: PAPER._replace(taus=2, deltas=3, seeds=12, end=100.0),
+    Scale.MEDIUM: PAPER._replace(taus=2, deltas=3, seeds=6, end=100.0),
     Scale.PAPER: PAPER,
 }
 

@@ -37,7 +37,7 @@ class Figure(AbstractFigure):
         "sigma = 0.03. Panels (d) and (e), a wide residual network, are in atanasov/figi1."
     )
     size = (7.0, 2.7)
-    hours = by_scale(0.02, 1.0)
+    hours = by_scale(0.04, 1.0)
     images = (Images.MNIST, Images.CIFAR10)
 
     def run(self, runs: Runs) -> Data:

@@ -31,7 +31,7 @@ class Figure(AbstractFigure):
         "and all of their 59 principal components, at others 1000 and 450 of their 472."
     )
     size = (6.8, 2.8)
-    hours = by_scale(0.015, 2.0)
+    hours = by_scale(0.04, 2.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

@@ -23,7 +23,7 @@ class Figure(AbstractFigure):
     title = "Figure 1(a), (c), (d): test error by width and output scale; feature learning and lazy training"
     ours = SETTING + " Panel (b), a convolutional network, is in geiger/fig1b."
     size = (7.2, 3.1)
-    hours = by_scale(0.04, 20.0, 5000.0)
+    hours = by_scale(0.06, 20.0, 5000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

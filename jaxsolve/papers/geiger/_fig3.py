@@ -25,7 +25,7 @@ class Figure(AbstractFigure):
     title = "Figure 3: change of the kernel, loss and times t1, t2, over alpha and over sqrt(h) alpha"
     ours = SETTING + f" The kernel is that of {ALPHA_TESTS} test samples at small scale."
     size = (7.2, 6.6)
-    hours = by_scale(0.05, 20.0, 5000.0)
+    hours = by_scale(0.08, 20.0, 5000.0)
     shares = "over_alpha"
     images = (Images.MNIST,)
 

@@ -26,7 +26,7 @@ class Figure(AbstractFigure):
     title = "Figure 7: growth of the output, over time in units of t1"
     ours = SETTING + f" The values of sqrt(h) alpha: {', '.join(f'{scale:g}' for scale in SCALES)}."
     size = (6.8, 5.2)
-    hours = by_scale(0.05, 5.0, 1000.0)
+    hours = by_scale(0.1, 5.0, 1000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

@@ -37,7 +37,7 @@ class Figure(AbstractFigure):
         "switches on any of so few samples."
     )
     size = (3.6, 2.9)
-    hours = by_scale(0.04, 20.0, 5000.0)
+    hours = by_scale(0.08, 20.0, 5000.0)
     images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:

@@ -26,7 +26,7 @@ class Figure(AbstractFigure):
         f"{of_size(Scale.SMALL)}. The teachers and students are other draws than theirs."
     )
     size = (7.2, 4.2)
-    hours = by_scale(0.04, 10.0, 80.0)
+    hours = by_scale(0.04, 1.2, 80.0)
     shares = "grid"
 
     def run(self, runs: Runs) -> Data:

@@ -13,7 +13,7 @@ class Figure(AbstractFigure):
     title = "Figure 10: test error, kernel, Hamming and parameter distance over the grid of scales, at each checkpoint"
     ours = f"At small scale {of_size(Scale.SMALL)}; at the paper's scale 1e5 steps, as in Figure 1, in place of 1e6."
     size = (7.6, 6.6)
-    hours = by_scale(0.03, 10.0, 80.0)
+    hours = by_scale(0.03, 1.2, 80.0)
     shares = "grid"
 
     def run(self, runs: Runs) -> Data:
