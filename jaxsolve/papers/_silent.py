@@ -106,8 +106,15 @@ def _components(task: ImageTask) -> Dataset:
     """Principal components of each draw."""
     request = {"task": task.task, "n_train": task.samples, "n_test": task.tests}
     fit = pca(task.rank, standardize=False)
+
+    def draw(key: PRNGKeyArray) -> Dataset:
+        data = images(task.collection, task.scale, key=key, **request).transform(fit)
+        # Inputs are centered. Of one-hot targets a linear network could then not fit the mean.
+        y = data.y - jnp.mean(data.y, axis=0, keepdims=True) if task.task == "classes" else data.y
+        return Dataset(data.x, y, data.x_test, data.y_test, source=data.source)
+
     with jax.ensure_compile_time_eval():  # problems are made in traces, which need not hold all images
-        return drawn(task.draws, lambda key: images(task.collection, task.scale, key=key, **request).transform(fit))
+        return drawn(task.draws, draw)
 
 
 def balanced_alignment(task: ImageTask, seed: int) -> float:

@@ -27,8 +27,9 @@ TIMES = np.concatenate([[0.0], np.geomspace(0.3, 200.0, 100)])
 class Figure(AbstractFigure):
     title = "Figure 5: silent alignment with ten classes of whitened MNIST"
     ours = (
-        "Widths, and three layers in panel (b): the paper's are lost. Times are of gradient flow. Images are centered, "
-        "so that ten one-hot classes have nine modes. At small scale 40 images, in all of their 39 components."
+        "Widths, and three layers in panel (b): the paper's are lost. Times are of gradient flow. Images and "
+        "one-hot targets are centered, so that ten classes have nine modes. At small scale 40 images, in all of "
+        "their 39 components."
     )
     size = (7.0, 2.7)
     hours = by_scale(0.015, 1.0, 4.0)

@@ -52,9 +52,11 @@ class Figure(AbstractFigure):
         ax, law = figure.subplots(), _law(change)
         collapse(change, "scale", "width", ax=ax)
         ends = np.concatenate([change["scale"].values[:1], law.borders, change["scale"].values[-1:]])
+        highest = np.log(change.max(["seed", "width"]).values)
+        height = lambda scale: float(np.exp(np.interp(np.log(scale), np.log(change["scale"].values), highest)))
         for at, paper, _ in REGIMES.values():
             start, end = ends[at : at + 2]
-            guide(ax, (start, end), 2.0 * float(law(start)), float(Fraction(paper)), f"${paper}$")
+            guide(ax, (start, end), 2.0 * height(start), float(Fraction(paper)), f"${paper}$")
         for low, high in law.border_intervals:
             ax.axvspan(low, high, color="0.85", lw=0)
         ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=r"$|\Theta - \Theta_0|/|\Theta_0|$")
