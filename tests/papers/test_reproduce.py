@@ -344,7 +344,7 @@ def test_a_store_of_digits_is_not_carried_on_with_images(tmp_path, monkeypatch):
     """Nothing else of a plan tells: its function holds the name of what it reads, and reads when it is called."""
 
     def run():
-        task = ImageTask.here(js.data.Images.MNIST, Scale.SMALL, (0, 1), 12, 4, 3)
+        task = ImageTask.here(js.data.Images.MNIST, Scale.SMALL, (0, 1), (12, 4, 3), 1)
         axes = {"sigma": [1.0], "seed": range(1)}
         flow, store = js.FrozenKernel(), tmp_path / "run.zarr"
         return task, js.sweep(MLPOnImages(task, 8), axes, flow, [0.0, 1.0], store=store, progress=False)

@@ -67,4 +67,4 @@ def test_what_cannot_be_fitted_is_refused(change, borders, said):
     with pytest.raises(ValueError, match=said):
         js.sweeps.broken_power_law(change(_data(_law(X)[None, None])), "x", borders)
     with pytest.raises(TypeError, match="borders"):
-        js.sweeps.broken_power_law(_data(_law(X)[None, None]), "x", 1.5)
+        js.sweeps.broken_power_law(_data(_law(X)[None, None]), "x", 1.5)  # pyright: ignore[reportArgumentType]

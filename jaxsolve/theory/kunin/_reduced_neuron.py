@@ -116,7 +116,7 @@ class ReducedNeuron(eqx.Module):
     def beta(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
         """o a w at time t, with f(x) = beta.x: it ends at the least squares of the targets."""
         a, w = self.weights(t)
-        return self.outer * a * w
+        return jnp.asarray(self.outer) * a * w
 
     def radius_and_alignment(self, t: Float[ArrayLike, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """mu = a |w| and phi = w.b/(|w||b|) (eq. 2), 0 where w or b vanishes."""
@@ -133,7 +133,9 @@ class ReducedNeuron(eqx.Module):
     def upstream(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
         """beta in the limit delta -> inf, the lazy one: M = delta I, so beta - b decays at the rate delta."""
         start = self.a * self.w
-        return self.outer * (self.target + jnp.exp(-jnp.abs(self.delta) * self._time(t)) * (start - self.target))
+        return jnp.asarray(self.outer) * (
+            self.target + jnp.exp(-jnp.abs(self.delta) * self._time(t)) * (start - self.target)
+        )
 
     def downstream(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
         """beta in the limit delta -> -inf, after the fast fit mu = phi |b| along the neuron's direction.
@@ -148,4 +150,4 @@ class ReducedNeuron(eqx.Module):
         across = (unit - along * n) * decay
         direction = along * n + across
         direction = direction / nonzero(norm(direction))
-        return self.outer * jnp.sum(direction * self.target) * direction
+        return jnp.asarray(self.outer) * jnp.sum(direction * self.target) * direction
