@@ -32,10 +32,10 @@ def embedding_gram(
     Example:
         >>> target, start = jnp.diag(jnp.array([2.0, 0.5])), jnp.array([[0.1], [0.1]])
         >>> for t in (0.0, 1.0, jnp.inf):
-        ...     print(js.theory.embedding_gram(target, start, t).diagonal().round(3))
-        [0.01 0.01]
-        [1.86  0.005]
-        [2. 0.]
+        ...     print(*(f"{size:.3f}" for size in js.theory.embedding_gram(target, start, t).diagonal()))
+        0.010 0.010
+        1.860 0.005
+        2.000 0.000
 
     Reference:
         Karkada et al., arXiv 2502.09863 (the model); the solution from any start is a matrix Riccati equation's,

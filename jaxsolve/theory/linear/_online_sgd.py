@@ -39,7 +39,8 @@ def online_sgd(
         noise_variance: that of the targets, >= 0.
 
     Example:
-        >>> losses = js.theory.online_sgd([1.0, 0.25], [1.0, 1.0], jnp.full(2, 0.5), batch_size=4)
+        >>> eigenvalues, rates = jnp.array([1.0, 0.25]), jnp.full(2, 0.5)
+        >>> losses = js.theory.online_sgd(eigenvalues, jnp.ones(2), rates, batch_size=4)
         >>> print(losses.round(4))
         [1.25   0.5879 0.3129]
 
