@@ -111,7 +111,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "losses.SoftHinge": js.losses.SoftHinge,
     "observe.Observable": lambda: js.observe.stability(optax.adam(1e-2), count=2),
     "observe.Regime": lambda: js.observe.Regime.KERNEL,
-    "observe.Silence": lambda: js.observe.Silence(True, "it is", 1.0, 2.0, 2.0, 1.0, 0.5, 100.0),
     "kernels.GaussNewtonOperator": lambda: js.kernels.GaussNewtonOperator(_mlp(), X, jnp.ones((6, 1, 1))),
     "kernels.HessianOperator": lambda: js.kernels.HessianOperator(_mlp(), X, Y, jnp.ones((6, 1, 1))),
     "kernels.NTKOperator": lambda: js.kernels.NTKOperator(_mlp(), X),

@@ -13,7 +13,16 @@ from jaxtyping import Array, PyTree
 from .. import kernels
 from .._core import Problem
 from ..kernels._internal import coarsest, Trace
-from ..observe._internal import find_groups, Groups, Insides, insides, linear_change, pull_at, relative_sizes
+from ..observe._internal import (
+    find_groups,
+    Groups,
+    Insides,
+    insides,
+    linear_change,
+    pull_at,
+    relative_sizes,
+    squared_product,
+)
 from ._movement import compare_kernels, in_groups, learnable, Look, movement, residual_position
 from ._stability import difference
 
@@ -143,13 +152,8 @@ def _alignments(seen: Insides) -> np.ndarray:
     weights, found = {slot: np.asarray(of, float) for slot, of in seen.weights.items()}, []
     for pair in seen.pairs:
         below, above = (matrix / (np.max(np.abs(matrix)) or 1) for matrix in pair.matrices(weights))
-        (units, inputs), outputs = below.shape, len(above)
-        if inputs * outputs <= units * (inputs + outputs):
-            square = np.sum((above @ below) ** 2)
-        else:  # <A^T A, B B^T>, the same by smaller matrices
-            square = max(np.sum((above.T @ above) * (below @ below.T)), 0)
         with np.errstate(invalid="ignore"):
-            found.append(np.sqrt(square) / (np.linalg.norm(above) * np.linalg.norm(below)))
+            found.append(np.sqrt(squared_product(below, above)) / (np.linalg.norm(above) * np.linalg.norm(below)))
     return np.array(found)
 
 

@@ -70,7 +70,7 @@ from ._regimes import (
     Regime as Regime,
     regimes as regimes,
 )
-from ._silence import Silence as Silence, silent_alignment as silent_alignment
+from ._silence import silent_alignment as silent_alignment
 from ._stability import edge_time as edge_time, sharpness as sharpness, stability as stability
 from ._test_kernel import (
     cross_kernel as cross_kernel,

@@ -1,4 +1,4 @@
-"""What a network is like inside, in one compiled program: the weights by which layers meet, and which units are on."""
+"""The inside of a network, in one compiled program: the weights by which layers meet, and which units are on."""
 
 from typing import NamedTuple
 

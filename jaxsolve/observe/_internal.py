@@ -7,6 +7,7 @@ from ._groups import find_groups as find_groups, Groups as Groups, relative_size
 from ._insides import Insides as Insides, insides as insides
 from ._lanczos import largest_eigenvalue as largest_eigenvalue, MOST as MOST
 from ._layer_cosine import least_map as least_map
+from ._layer_pairs import squared_product as squared_product
 from ._linearized import (
     kernel_size as kernel_size,
     linear_change as linear_change,

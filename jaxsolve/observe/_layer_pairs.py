@@ -44,6 +44,15 @@ class LayerPair(NamedTuple):
         return written, read.transpose(1, 0, 2).reshape(self.units, -1).T
 
 
+def squared_product(below: Any, above: Any) -> Any:
+    """|A B|^2 of what reads units, A (out, units), and what writes them, B (units, in): arrays of NumPy or JAX."""
+    (units, inputs), outputs = below.shape, len(above)
+    if inputs * outputs <= units * (inputs + outputs):
+        return ((above @ below) ** 2).sum()
+    # <A^T A, B B^T>: matrices of units by units, where that is less work, as in front of many classes.
+    return ((above.T @ above) * (below @ below.T)).sum().clip(min=0)
+
+
 def _by_units(weights: Any, units: tuple[int, ...]) -> Any:
     others = [axis for axis in range(weights.ndim) if axis not in units]
     return weights.transpose(*units, *others).reshape(prod(weights.shape[axis] for axis in units), -1)

@@ -1,4 +1,4 @@
-"""Whether a run is silently aligned: its kernel turns to the targets while it is small, before the loss falls."""
+"""Silent alignment, found in a run: its kernel turns to the targets while it is small, before the loss falls."""
 
 from typing import Any, NamedTuple
 
@@ -65,10 +65,6 @@ class Silence(NamedTuple):
             1 the kernel has turned back since.
         rise: how far the alignment rises, from the first time to the last.
         growth: how many times as large as at `turned` the kernel is at the last time.
-
-    Example:
-        >>> print(js.observe.Silence(None, "the loss has not fallen by 10%", 1.0, 2.0, jnp.inf, jnp.nan, 0.4, 2.0))
-        Not known to be silently aligned: the loss has not fallen by 10%.
     """
 
     silent: Any
@@ -118,8 +114,8 @@ def silent_alignment(run: Any) -> Silence:
         >>> problem = js.Problem(net, 8**0.5 * jnp.eye(8), 8**0.5 * jnp.eye(8)[:, :1])
         >>> watched = [js.observe.loss(), js.observe.kernel_alignment(), js.observe.kernel_norm()]
         >>> run = js.solve(problem, js.GradientFlow(), jnp.linspace(0.0, 12.0, 49), observe=watched)
-        >>> js.observe.silent_alignment(run).silent
-        True
+        >>> print(str(js.observe.silent_alignment(run))[:17])
+        Silently aligned:
 
     Raises:
         TypeError: run is neither.

@@ -12,7 +12,7 @@ from .._checks import describe
 from .._core import Problem, Quantity, View
 from .._numerics import safe_sqrt, scaled
 from ..dynamics._internal import dmft
-from ._layer_pairs import layer_pairs, LayerPair
+from ._layer_pairs import layer_pairs, LayerPair, squared_product
 from ._layers import layer_names, layers_of, TappedProgram, values
 from ._observable import Observable
 
@@ -81,14 +81,8 @@ def _aligned(
 ) -> Float[Array, ""]:
     if line is not None:
         return dmft.two_layer_alignment(below, above, line)
-    (units, inputs), outputs = below.shape, len(above)
     below, above = scaled(below)[0], scaled(above)[0]  # the ratio is free of their sizes, and squares vanish
-    if inputs * outputs <= units * (inputs + outputs):
-        together = jnp.sum((above @ below) ** 2)
-    else:
-        # |A B|^2 = <A^T A, B B^T>: matrices of units by units, where that is less work, as in front of many classes.
-        together = jnp.maximum(jnp.sum((above.T @ above) * (below @ below.T)), 0)
-    return safe_sqrt(together) / (jnp.linalg.norm(below) * jnp.linalg.norm(above))
+    return safe_sqrt(squared_product(below, above)) / (jnp.linalg.norm(below) * jnp.linalg.norm(above))
 
 
 def weight_norms() -> Observable:

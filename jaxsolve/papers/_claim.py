@@ -44,7 +44,7 @@ class Claim(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """What the whole interval of the measurement says: of the paper first, then of its correction."""
+        """The verdict of the whole interval of the measurement: on the paper first, then on its correction."""
         low, high = self.ours - self.uncertainty, self.ours + self.uncertainty
         if math.isnan(low):
             return Verdict.UNDECIDED
@@ -72,7 +72,7 @@ class Claim(NamedTuple):
 
 
 def _compare(low: float, high: float, accepted: tuple[float, float]) -> tuple[bool, bool]:
-    """Whether an interval lies within what is accepted, and whether it lies outside of it."""
+    """Two flags: True if an interval lies within what is accepted, and True if it lies outside of it."""
     start, end = accepted
     if math.isinf(start) or math.isinf(end):  # a sign; the infinite end belongs to it, and the other does not
         start = start if math.isinf(start) else math.nextafter(start, math.inf)

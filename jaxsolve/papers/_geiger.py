@@ -14,7 +14,7 @@ from ..dynamics import GradientFlow
 from ..losses import SoftHinge
 from ..nets import Activation, MLP, Padded, Scaling, softplus
 from ..observe import loss, test_kernel_change, weight_change
-from ..sweeps import jackknife, padded, power_law
+from ..sweeps import ensemble_error, jackknife, padded, power_law
 from ..until import margin_above
 from ._claim import Measured
 from ._figure import by_scale, Images, Panel, Runs, Scale, Table, Values
@@ -117,6 +117,20 @@ def over_seeds(statistic: Callable, data: Values) -> Measured:
         return Measured(np.nan, np.nan)
     value, error = jackknife(statistic, alive)
     return Measured(float(value), float(t.ppf(0.975, alive.sizes["seed"] - 1) * error))
+
+
+def errors(outputs: Values, targets: Values) -> tuple[Values, Values]:
+    """The error of one network, averaged over starts, and that of the average of networks, of each draw of the data.
+
+    Arguments:
+        outputs: with axes `draw`, `seed`, `test_sample`, `output` and others.
+        targets: with axes `draw`, `test_sample` and `output`.
+    """
+    wrong = (outputs * targets <= 0).isel(output=0).where(outputs.notnull().all("output")).mean("test_sample")
+    single = wrong.mean("seed").transpose("draw", ...)
+    each = [ensemble_error(outputs.isel(draw=i), y) for i, y in enumerate(targets.values)]
+    average = single.copy(data=np.stack([one.transpose(*single.dims[1:]).values for one in each]))
+    return single, average
 
 
 def logarithm(data: Values) -> Values:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -47,7 +47,11 @@ def drawn(count: int, draw: Callable[[PRNGKeyArray], Dataset]) -> Dataset:
 
     With the draw of its number, each seed of a sweep has a task of its own, so that intervals over seeds are over both.
     """
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *(draw(jax.random.key(i)) for i in range(count)))
+    return _stacked(draw(jax.random.key(i)) for i in range(count))
+
+
+def _stacked(draws: Iterable[Dataset]) -> Dataset:
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *draws)
 
 
 def draw_of(data: Dataset, seed: Array | int) -> Dataset:
@@ -121,8 +125,7 @@ def halved(data: Dataset) -> Dataset:
 
 def whitened(data: Dataset) -> Dataset:
     """Whitened images, as images, of each draw."""
-    draws = [_whitened(draw_of(data, i)) for i in range(len(data.x))]
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *draws)
+    return _stacked(_whitened(draw_of(data, i)) for i in range(len(data.x)))
 
 
 def _whitened(data: Dataset) -> Dataset:

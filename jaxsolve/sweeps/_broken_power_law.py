@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import require_size
-from ._ensemble import require_axis
+from ._ensemble import require_axis, student
 
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def broken_power_law(data: "xarray.DataArray", x: str, borders: int = 1, over: s
     members = np.array([np.mean(lines, axis=0) for lines in fits if lines])
     if not len(members):
         members = np.full((1, 2 * borders + 2), np.nan)
-    mean, half = members.mean(axis=0), _student(members)
+    mean, half = members.mean(axis=0), student(members)
     exponents, places = slice(1, borders + 2), slice(borders + 2, None)
     ends = np.exp(np.stack([mean[places] - half[places], mean[places] + half[places]], axis=-1))
     return FittedBrokenPowerLaw(mean[exponents], half[exponents], np.exp(mean[places]), ends, float(np.exp(mean[0])))
@@ -105,13 +105,3 @@ def _fit(
     places = np.sort(minimize(lambda p: lines(p)[1], start, method="Nelder-Mead", bounds=limits, options=options).x)
     (height, *bends), _ = lines(places)
     return np.array([height, *np.cumsum(bends), *places])
-
-
-def _student(members: Float[np.ndarray, "members params"]) -> Float[np.ndarray, " params"]:
-    """Half the widths of the 95 % intervals of means over members."""
-    from scipy.stats import t
-
-    count = len(members)
-    if count < 2:
-        return np.full(members.shape[1], np.inf)
-    return t.ppf(0.975, count - 1) * members.std(axis=0, ddof=1) / count**0.5

@@ -109,8 +109,6 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPow
     places = np.asarray(data[x].values, float)
     if not np.all(places > 0):
         raise ValueError(f"a power law needs positive numbers on {x!r}, got {places}")
-    from scipy.stats import t
-
     ordered, along = data.transpose(over, ..., x).values, np.log(places)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(ordered).reshape(len(ordered), -1, len(places))
@@ -121,12 +119,20 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPow
     slopes = np.nanmean(logs[known] @ centered, axis=1) / (centered @ centered)
     if not slopes.size:
         return FittedPowerLaw(np.nan, np.nan, np.nan)
-    exponent, members = float(slopes.mean()), len(slopes)
-    error = float(slopes.std(ddof=1)) / members**0.5 if members > 1 else np.inf
-    width = float(t.ppf(0.975, max(members - 1, 1))) * error
+    exponent, width = float(slopes.mean()), float(student(slopes))
     # A line of least squares passes through the means of both axes.
     height = np.nanmean(logs[known], axis=(1, 2)).mean()
     return FittedPowerLaw(exponent, width, float(np.exp(height - exponent * along.mean())))
+
+
+def student(members: Float[np.ndarray, " members *numbers"]) -> Float[np.ndarray, " *numbers"]:
+    """Half the widths of Student's 95 % intervals of means over members; infinite for one member."""
+    from scipy.stats import t
+
+    count = len(members)
+    if count < 2:
+        return np.full(members.shape[1:], np.inf)
+    return np.asarray(t.ppf(0.975, count - 1) * (members.std(axis=0, ddof=1) / count**0.5))
 
 
 def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarray.DataArray":

@@ -14,11 +14,10 @@ from ...losses import SoftHinge
 from ...nets import ConvNet, Scaling
 from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
-from ...sweeps import ensemble_error
 from ...until import margin_above
 from .._claim import bars, Claim, Claims, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, Picture, Runs, Scale, Values
-from .._geiger import BETA, width_axis
+from .._geiger import BETA, errors, width_axis
 from .._images import draw_of, pictures
 
 
@@ -98,11 +97,7 @@ class Figure(AbstractFigure):
 def _read(data: Data) -> tuple[Values, Values]:
     """The error of a network, averaged over starts, and of the average of networks, of each draw of the images."""
     outputs, targets = data["runs"]["test_outputs"].isel(t=0), data["runs"]["targets"]
-    wrong = (outputs * targets <= 0).isel(output=0).where(outputs.notnull().all("output")).mean("test_sample")
-    single = wrong.mean("seed").transpose("draw", ...)
-    each = [ensemble_error(outputs.isel(draw=i), y) for i, y in enumerate(targets.values)]
-    average = single.copy(data=np.stack([one.transpose(*single.dims[1:]).values for one in each]))
-    return single, average
+    return errors(outputs, targets)
 
 
 class _Networks(NamedTuple):

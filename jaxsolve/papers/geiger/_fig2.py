@@ -6,10 +6,10 @@ import numpy as np
 
 from ...observe import test_outputs
 from ...plot import COLORS, MARKERS
-from ...sweeps import ensemble_error, ensemble_variance
+from ...sweeps import ensemble_variance
 from .._claim import Claim, Claims, exponent, mean_over, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, Images, legend_below, Picture, Runs, Values
-from .._geiger import AtScale, guide, measure, parity, SETTING, width_axis
+from .._geiger import AtScale, errors, guide, measure, parity, SETTING, width_axis
 
 
 WIDTHS = by_scale([24, 48, 96], [10, 30, 100, 300], [10, 30, 100, 300, 1000])
@@ -83,8 +83,4 @@ class Figure(AbstractFigure):
 def _read(data: Data) -> tuple[Values, Values, Values]:
     """The variance over starts, the error of one network and that of the average, of each draw of the digits."""
     outputs, targets = data["trained"]["test_outputs"].isel(t=0), data["trained"]["targets"]
-    wrong = (outputs * targets <= 0).isel(output=0).where(outputs.notnull().all("output")).mean("test_sample")
-    single = wrong.mean("seed").transpose("draw", ...)
-    each = [ensemble_error(outputs.isel(draw=i), y) for i, y in enumerate(targets.values)]
-    average = single.copy(data=np.stack([one.transpose(*single.dims[1:]).values for one in each]))
-    return ensemble_variance(outputs), single, average
+    return ensemble_variance(outputs), *errors(outputs, targets)

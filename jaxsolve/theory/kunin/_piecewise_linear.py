@@ -126,7 +126,7 @@ def neurons(net: Any) -> Neurons:
 
 
 class NeuronScales(NamedTuple):
-    """What `Neurons` knows but for the directions, of any number of outputs (Kunin et al., Theorem 4.1).
+    """The scales of hidden neurons, of any number of outputs (Kunin et al., Theorem 4.1): `Neurons` but for directions.
 
     Attributes:
         delta: eta_w |a_k|^2 - eta_a |w_k|^2, conserved.

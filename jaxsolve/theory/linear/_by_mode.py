@@ -1,5 +1,6 @@
 """Judging a start mode by mode: what is small beside the largest mode may be all that a weak mode has."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ..._core import Assumption
-from ..._numerics import nonzero
+from ..._numerics import nonzero, norm
 
 
 class SingularModes(NamedTuple):
@@ -54,6 +55,42 @@ def carried(layer: Float[Array, "out in"], frame: Float[Array, "in modes"]) -> F
     # QR leaves the sign of each column open: that of its image.
     q = q * jnp.where(jnp.sum(q * unit, axis=0) < 0, -1, 1)[None, :]
     return jnp.where((size > 0)[None, :], q[:, jnp.argsort(order)], 0)
+
+
+class LayerModes(NamedTuple):
+    """The modes of a linear network's layers, where they share the singular vectors of a target.
+
+    Attributes:
+        modes: those of the product of all layers.
+        product: of the layers, each divided by its scale.
+        scales: the layers' norms.
+        frames: common to the layers below and above them, orthonormal columns, input first.
+        sizes: of every mode in every layer, >= 0 where layers are diagonal in the frames.
+    """
+
+    modes: SingularModes
+    product: Float[Array, "out in"]
+    scales: list[Float[Array, ""]]
+    frames: list[Float[Array, "_ modes"]]
+    sizes: list[Float[Array, " modes"]]
+
+
+def layer_modes(layers: Sequence[Float[Array, "_ _"]], target: Float[Array, "out in"]) -> LayerModes:
+    """The modes of layers, counted from the input, with a target for their product."""
+    # Of layers of unit norm: those of many small layers would be 0.
+    scales = [nonzero(norm(layer)) for layer in layers]
+    product = layers[0] / scales[0]
+    for layer, scale in zip(layers[1:], scales[1:], strict=True):
+        product = (layer / scale) @ product
+    modes = shared_modes(target, product, layers[-1] @ layers[-1].T, layers[0].T @ layers[0])
+    frames = [modes.into]
+    for layer in layers:
+        frames.append(carried(layer, frames[-1]))
+    # Not from the product, which has no digits of weak modes left.
+    sizes = [
+        jnp.sum(above * (w @ below), axis=0) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
+    ]
+    return LayerModes(modes, product, scales, frames, sizes)
 
 
 # A mode's own violation may be far larger than that of all weights together: the rounding of strong modes counts beside

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..._core import Assumption, Problem, Quantity, View
-from ..._numerics import nonzero, norm
+from ..._numerics import nonzero
 from .._arguments import flow_time
-from ._by_mode import by_own_weights, carried, has_target, no_saddle, own_size, shared_modes
+from ._by_mode import by_own_weights, has_target, layer_modes, no_saddle, own_size
 from ._deep_mode import half_loss_time, mode_strength
 from ._linear_flow import (
     AbstractLinearForm,
@@ -115,20 +115,8 @@ def _start(problem: Problem) -> _DeepBalancedStart:
     flow = linear_flow(problem)
     first = flow.project(flow.layers[0])
     layers = (first, *flow.layers[1:])
-    # Of layers of unit norm: those of many small layers would be 0.
-    scales = [nonzero(norm(layer)) for layer in layers]
-    product = first / scales[0]
-    for layer, scale in zip(layers[1:], scales[1:], strict=True):
-        product = (layer / scale) @ product
-    modes = shared_modes(flow.task * jnp.sign(flow.outer), product, layers[-1] @ layers[-1].T, first.T @ first)
+    modes, product, scales, frames, sizes = layer_modes(layers, flow.task * jnp.sign(flow.outer))
     target = jnp.sum(modes.out * (flow.target @ modes.into), axis=0)
-    frames = [modes.into]
-    for layer in layers:
-        frames.append(carried(layer, frames[-1]))
-    # Not from the product, which has no digits of weak modes left.
-    sizes = [
-        jnp.sum(above * (w @ below), axis=0) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
-    ]
     shares = jnp.stack([one / scale for one, scale in zip(sizes, scales, strict=True)])
     alive = jnp.all(shares > 0, axis=0)
     # The geometric mean over layers, by logarithms, as products of many small numbers would vanish.

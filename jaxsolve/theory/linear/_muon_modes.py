@@ -2,6 +2,7 @@
 
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float
 from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import nonzero
 from .._arguments import flow_time
-from ._by_mode import by_own_weights, carried, has_target, no_saddle, own_size, shared_modes
+from ._by_mode import by_own_weights, has_target, layer_modes, no_saddle, own_size
 from ._linear_flow import AbstractLinearForm, linear_flow, linear_network, positive_rates, tolerance, whitened_inputs
 
 
@@ -77,10 +78,7 @@ class MuonModes(AbstractLinearForm):
                 problem.params.weights, gained, start.frames[:-1], start.frames[1:], strict=True
             )
         )
-        # A layer's own units: V_l = W_l over the root of its rate.
-        roots = [jnp.sqrt(rate) for rate in problem.net.rates().weights]
-        own = [layer / root for layer, root in zip(layers, roots, strict=True)]
-        return View(problem, t, linear_flow(problem).params(problem, own))
+        return View(problem, t, eqx.tree_at(lambda params: params.weights, problem.params, layers))
 
     def arrival_times(self, problem: Problem) -> Float[Array, " modes"]:
         """The time at which each mode has reached its target and stands, in this flow's units: rate times steps.
@@ -104,20 +102,11 @@ class _MuonStart(NamedTuple):
 def _start(problem: Problem) -> _MuonStart:
     flow = linear_flow(problem)
     rates = jnp.stack([jnp.asarray(rate, problem.dtype) for rate in problem.net.rates().weights])
-    roots = jnp.sqrt(rates)
-    layers = [root * layer for root, layer in zip(roots, flow.layers, strict=True)]
+    layers = list(problem.params.weights)
     layers[0] = flow.project(layers[0])
-    goal = flow.target * jnp.prod(roots)  # of the product of the weights themselves
-    scales = [nonzero(jnp.linalg.norm(layer)) for layer in layers]
-    product = layers[0] / scales[0]
-    for layer, scale in zip(layers[1:], scales[1:], strict=True):
-        product = (layer / scale) @ product
-    modes = shared_modes(goal, product, layers[-1] @ layers[-1].T, layers[0].T @ layers[0])
-    frames = [modes.into]
-    for layer in layers:
-        frames.append(carried(layer, frames[-1]))
-    pairs = list(zip(layers, frames[:-1], frames[1:], strict=True))
-    sizes = jnp.stack([jnp.sum(above * (layer @ below), axis=0) for layer, below, above in pairs])
+    goal = flow.target * jnp.prod(jnp.sqrt(rates))  # of the product of the weights themselves
+    modes, _, _, frames, each = layer_modes(layers, goal)
+    sizes, pairs = jnp.stack(each), list(zip(layers, frames[:-1], frames[1:], strict=True))
     # The frames carry sizes >= 0: a mode that comes out as its opposite has a target of the other sign.
     turned = jnp.where(jnp.sum(modes.out * frames[-1], axis=0) < 0, -1, 1)
     target = jnp.sum(modes.out * (goal @ modes.into), axis=0) * turned
