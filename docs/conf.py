@@ -1,6 +1,9 @@
 """The site: `uv run --group docs sphinx-build -nW -b html docs site`; CONTRIBUTING.md says what that checks."""
 
+import operator
 import re
+import sys
+from pathlib import Path
 
 from docutils import nodes
 from math_core import LatexToMathML
@@ -13,7 +16,12 @@ import jaxsolve
 
 project, author, version = "jaxsolve", "The jaxsolve developers", jaxsolve.__version__
 copyright = author
+sys.path.insert(0, str(Path(__file__).parent))  # `moving`
 extensions = [
+    "moving",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_llms_txt",
     "matplotlib.sphinxext.plot_directive",
     "myst_nb",
     "sphinx.ext.autosummary",
@@ -25,9 +33,15 @@ html_theme = "furo"
 html_title = f"jaxsolve {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_copy_source = False
+html_show_sourcelink = False  # the sources are copied for llms.txt alone
 templates_path = ["_templates"]
 exclude_patterns = ["_templates", "_static", "gallery/*.py"]
+copybutton_exclude = ".linenos, .gp, .go"
+llms_txt_summary = (
+    "A JAX library that simulates how neural networks learn, and solves it exactly where a solution is known."
+)
+llms_txt_exclude = ["generated/*", "notebooks/*", "performance", "precision", "reproduction"]  # tables of numbers
+llms_txt_full_file = False
 
 # Pages
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
@@ -80,13 +94,63 @@ def once(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: ob
     return True if elsewhere and getattr(jaxsolve, name.rpartition(".")[2], None) is obj else None
 
 
+# Where the libraries describe what these pages name. Their inventories could not be read without a network.
+ELSEWHERE = {
+    "jax.": "https://docs.jax.dev/en/latest/_autosummary/{}.html",
+    "eqx.nn": "https://docs.kidger.site/equinox/",
+    "diffrax.": "https://docs.kidger.site/diffrax/",
+    "optax.": "https://optax.readthedocs.io/en/latest/",
+    "xarray.": "https://docs.xarray.dev/en/stable/generated/{}.html",
+}
+NAMED_APART = ("jax.config.update", "jax.distributed", "jax.sharding", "jax.pmap")  # pages of other names
+
+
 def link(app: Sphinx, doctree: nodes.document) -> None:
-    """Code that names something of the library, such as `js.solve`, leads to where it is described."""
+    """Code that names something of the library, such as `js.solve`, or of those below it, leads to its description.
+
+    In the table of docs/api.md a name goes on where the one before it in its row stands: `theory.phase`, `table_1`.
+    """
+    document = app.env.current_document.docname
     for code in list(doctree.findall(nodes.literal)):
-        if re.fullmatch(r"js(\.\w+)+", code.astext()) and not isinstance(code.parent, nodes.reference):
-            target = "jaxsolve" + code.astext().removeprefix("js")
-            here = dict(refdomain="py", reftype="obj", refexplicit=True, refdoc=app.env.current_document.docname)
-            code.replace_self(addnodes.pending_xref("", code.deepcopy(), reftarget=target, **here))
+        text = code.astext()
+        if isinstance(code.parent, nodes.reference):
+            continue
+        found = re.fullmatch(r"js((?:\.\w+)+)(?:\(.*\))?", text)
+        name = found[1].lstrip(".") if found else _of_the_table(code, text) if document == "api" else None
+        if name is not None:
+            here = dict(refdomain="py", reftype="obj", refexplicit=True, refdoc=document)
+            code.replace_self(addnodes.pending_xref("", code.deepcopy(), reftarget=f"jaxsolve.{name}", **here))
+            continue
+        other = re.fullmatch(r"((?:jax|eqx|diffrax|optax|xarray)(?:\.\w+)+)(?:\(.*\))?", text)
+        base = other and next((ELSEWHERE[start] for start in ELSEWHERE if other[1].startswith(start)), None)
+        if base and not other[1].startswith(NAMED_APART):
+            code.replace_self(nodes.reference("", "", code.deepcopy(), refuri=base.format(other[1])))
+
+
+def _of_the_table(code: nodes.literal, text: str) -> str | None:
+    """The full name of one that stands in a row of the table, after that of its room."""
+    row = code.parent
+    while row is not None and not isinstance(row, nodes.row):
+        row = row.parent
+    if row is None or not re.fullmatch(r"[\w.]+", text):
+        return None
+    room = ""
+    for other in row.findall(nodes.literal):
+        first, dot, _ = other.astext().partition(".")
+        if dot and hasattr(jaxsolve, first):
+            room = first
+        if other is code:
+            break
+    candidates = (text, f"{room}.{text}", f"{room}.{text.partition('.')[2]}")
+    return next((name for name in candidates if name and _exists(name)), None)
+
+
+def _exists(name: str) -> bool:
+    try:
+        operator.attrgetter(name)(jaxsolve)
+    except AttributeError:
+        return False
+    return True
 
 
 def visit_math(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:

@@ -1,0 +1,51 @@
+"""The directive `moving`: a picture that moves, made by the script that is shown below it."""
+
+import os
+import runpy
+from pathlib import Path
+
+import matplotlib as mpl
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+
+class Moving(SphinxDirective):
+    """Runs a script of `docs/gallery`, and shows its animation `moving`: three times, then its last frame stays."""
+
+    required_arguments = 1
+    option_spec = {"alt": directives.unchanged_required}  # noqa: RUF012
+
+    def run(self) -> list[nodes.Node]:
+        """The picture and its code."""
+        script = Path(self.env.srcdir) / self.arguments[0]
+        self.env.note_dependency(str(script))
+        picture = Path(self.env.doctreedir) / f"{script.stem}.webp"
+        if not picture.exists() or picture.stat().st_mtime < script.stat().st_mtime:
+            from matplotlib.animation import PillowWriter
+
+            class ThreeTimes(PillowWriter):
+                def finish(self) -> None:
+                    first, *others = self._frames
+                    pause = round(1000 / self.fps)
+                    first.save(
+                        self.outfile,
+                        save_all=True,
+                        append_images=[*others, *others[-1:] * self.fps],
+                        duration=pause,
+                        loop=3,
+                    )
+
+            mpl.use("agg")
+            runpy.run_path(str(script))["moving"].save(picture, writer=ThreeTimes(fps=8), dpi=110)
+        here = Path(self.env.doc2path(self.env.docname)).parent
+        uri = os.path.relpath(picture, here).replace(os.sep, "/")
+        code = nodes.literal_block(script.read_text("utf-8"), script.read_text("utf-8"), language="python")
+        return [nodes.image(uri=uri, alt=self.options["alt"]), code]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.add_directive("moving", Moving)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
