@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from ._extras import attempt as attempt
+from ._extras import attempt as attempt, see as see
 
 
 def concrete(value: Any) -> np.ndarray | None:
@@ -222,6 +222,12 @@ def require_flag(value: Any, name: str) -> bool:
 
 def require_size(value: Any, name: str, *, least: int = 1) -> int:
     """Returns an integer that is not below the least one; raises TypeError or ValueError for anything else."""
+    if isinstance(value, Tracer):
+        raise TypeError(
+            f"{name} must be an integer >= {least} that is known before anything runs, got {describe(value)} that is "
+            "traced: of the axes of a sweep, give this one as a list of Python's integers, such as [10, 100]"
+            + see("a-size-is-traced")
+        )
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be an integer >= {least}, got {describe(value)}")
     if value < least:
@@ -270,7 +276,9 @@ def require_key(key: Any) -> None:
     if not isinstance(key, jax.Array) or not (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32
     ):
-        raise TypeError(f"key must be a JAX random key such as jax.random.key(0), got {describe(key)}")
+        raise TypeError(
+            f"key must be a JAX random key such as jax.random.key(0), got {describe(key)}" + see("no-random-key")
+        )
     single = 0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1
     if key.ndim != single:
         raise ValueError(f"key must be one key, got a batch of shape {key.shape}; map over keys with jax.vmap")

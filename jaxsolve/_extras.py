@@ -1,4 +1,4 @@
-"""Code that is not ours: libraries that a plain installation leaves out, and what may raise anything.
+"""What errors need: libraries that a plain installation leaves out, code that may raise anything, the page on errors.
 
 It stands alone, for the command, which starts before JAX is loaded.
 """
@@ -18,6 +18,11 @@ EXTRAS = {
 }
 
 
+def see(section: str) -> str:
+    """The end of a message that a newcomer meets early: where docs/errors.md says why, and what to do."""
+    return f" (see docs/errors.md#{section})"
+
+
 @contextlib.contextmanager
 def needs(extra: str, purpose: str) -> Iterator[None]:
     """Raises ModuleNotFoundError, with the command that installs it, where an import inside finds no such library.
@@ -34,7 +39,7 @@ def needs(extra: str, purpose: str) -> Iterator[None]:
             raise
         raise ModuleNotFoundError(
             f"{purpose} needs {missing}, which is not installed: pip install 'jaxsolve[{extra}]', or in a copy of the "
-            f"repository pip install '.[{extra}]'",
+            f"repository pip install '.[{extra}]'" + see("an-extra-is-missing"),
             name=missing,
         ) from error
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._checks import concrete, describe, require_flag, require_settings, traced
+from ._checks import concrete, describe, require_flag, require_settings, see, traced
 from ._core import (
     AbstractDynamics,
     AbstractMarching,
@@ -176,7 +176,9 @@ def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:
     """Raises NotApplicable where what has a `check` cannot be used; for a violation in numbers only if `throw`."""
     validity = dynamics.check(problem)
     if validity.structural or (throw and concrete(validity.applies) is not None and not bool(validity.applies)):
-        raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {validity.missed()}")
+        raise NotApplicable(
+            f"{dynamics.name} does not solve this problem: it needs {validity.missed()}" + see("not-applicable")
+        )
 
 
 def require_kind(problem: Problem, dynamics: AbstractRandomAccess) -> None:
@@ -342,7 +344,7 @@ def _warn(trajectory: Trajectory, code: Int[Array, ""], times: Float[Array, "...
     if certificate is not None and certificate.trust < LEAST_TRUST:
         warnings.warn(
             f"this run of {name} can be trusted to {certificate.trust:.1f} digits only: {certificate!r}. "
-            f"{certificate.remedy}",
+            f"{certificate.remedy}{see('low-trust')}",
             stacklevel=3,
         )
 
@@ -360,8 +362,9 @@ def _raise_on_failure(
     found = ""
     if RESULT_NAMES[int(number)] == "diverged" and int(trajectory.stats.steps) == 0 and problem.state is None:
         found = nonfinite_derivatives(problem.net, problem.x).words()
+    section = RESULT_NAMES[int(number)].replace("_", "-")
     raise SolveError(
         f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
         f"steps: {result_names(number)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to "
-        f"there.){' Found at the start: ' if found else ''}{found}"
+        f"there.){' Found at the start: ' if found else ''}{found}{see(section)}"
     )

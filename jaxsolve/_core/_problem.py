@@ -22,6 +22,7 @@ from .._checks import (
     require_finite,
     require_flag,
     require_settings,
+    see,
     warn_of_rounded_products,
 )
 from .._numerics import (
@@ -200,6 +201,7 @@ class Problem(eqx.Module):
                 f"net has no trainable arrays, which are arrays of floats, got {describe(self.net)}; a plain function "
                 "is given with its parameters, as js.nets.Function(f, params), where f(params, x) maps one sample to "
                 "its outputs and params are such as jnp.ones(3); a Flax module by js.nets.from_linen or from_nnx"
+                + see("a-plain-function")
             )
         dtype = leaves[0].dtype
         dtypes = {leaf.dtype for leaf in leaves}
@@ -502,7 +504,7 @@ def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
         raise ValueError(
             "this network has state (such as the statistics of batch normalization): make it by "
             "net, state = eqx.nn.make_with_state(...)(...) and give Problem(..., state=state); "
-            f"got state={describe(state)}. For statistics that stay, {FREEZE}"
+            f"got state={describe(state)}. For statistics that stay, {FREEZE}{see('a-network-with-state')}"
         )
     if not needed and state is not None:
         raise ValueError(f"this network has no state, so Problem needs state=None, got {describe(state)}")

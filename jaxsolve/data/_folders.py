@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from .._checks import require_path
+from .._checks import require_path, see
 
 
 class Collection(NamedTuple):
@@ -78,7 +78,7 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
         f"{collection.name}: no file found. Looked in: {', '.join(map(str, places))}. Wanted: {', '.join(files)} "
         f"(plain or .gz). Nothing is downloaded by itself: `jaxsolve data fetch` gets them, or take them from "
         f"{collection.sources}, and give the folder in which {collection.folder} lies as path= or in the environment "
-        f"variable JAXSOLVE_DATA, or {collection.folder} itself as path=."
+        f"variable JAXSOLVE_DATA, or {collection.folder} itself as path=." + see("no-images")
     )
 
 

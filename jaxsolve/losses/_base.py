@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
-from .._checks import concrete, describe, real_array
+from .._checks import concrete, describe, real_array, see
 
 
 class AbstractLoss(eqx.Module):
@@ -143,7 +143,7 @@ def columns(y: Any, out_size: int) -> Float[Array, "n out"]:
             )
         raise ValueError(
             f"targets must have shape (n, {out_size}) for a network with {out_size} output(s), got "
-            f"{describe(array)}{hint}"
+            f"{describe(array)}{hint}" + see("targets-of-another-shape")
         )
     return array
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .._checks import attempt
+from .._checks import attempt, see
 from .._numerics import in_words
 
 
@@ -31,7 +31,7 @@ def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Except
         return first + (
             "Give it with all other arguments bound, by js.nets.Function(lambda net, x: net(x, ...), net); one with "
             "dropout in inference mode, by eqx.nn.inference_mode(net), model.eval() or train=False: js.Descent(..., "
-            "noise=) trains with it, and kernels are those without"
+            "noise=) trains with it, and kernels are those without" + see("an-argument-is-missing")
         )
     if isinstance(sample, jax.ShapeDtypeStruct) and not jnp.issubdtype(sample.dtype, jnp.floating):
         if takes(net, jax.ShapeDtypeStruct(sample.shape, jnp.float32)):
@@ -39,9 +39,9 @@ def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Except
     if takes(net, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), sample)):
         return first + (
             "It does take a batch: give a module of one sample, whose __call__(self, x) returns net(x[None])[0]; "
-            "networks that mix the samples of a batch have no kernel"
+            "networks that mix the samples of a batch have no kernel" + see("one-sample")
         )
-    return first + "Inputs are given samples first, each of the shape and dtype that it takes"
+    return first + "Inputs are given samples first, each of the shape and dtype that it takes" + see("one-sample")
 
 
 TRAINING = (

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import describe, require_line
+from .._checks import describe, require_line, see
 from .._core import AbstractDynamics, Problem, Quantity, View
 
 
@@ -71,7 +71,9 @@ def require_observables(observe: Any) -> tuple[Observable, ...]:
     if isinstance(observe, Observable):
         observe = (observe,)
     if not isinstance(observe, Sequence) or not all(isinstance(item, Observable) for item in observe):
-        raise TypeError(f"observe must be observables such as [observe.loss()], got {describe(observe)}")
+        raise TypeError(
+            f"observe must be observables such as [observe.loss()], got {describe(observe)}" + see("no-observable")
+        )
     names = [item.name for item in observe]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -11,7 +11,7 @@ from typing import Any, TYPE_CHECKING
 import jax
 import numpy as np
 
-from .._checks import require_flag
+from .._checks import require_flag, see
 from .._core import AbstractDynamics, Problem
 from .._results import FIRST_FAILURE
 from ..observe import loss, Observable
@@ -188,7 +188,8 @@ def sweep(
         if low.size:
             warnings.warn(
                 f"{low.size} of {data['trust'].size} lanes can be trusted to fewer than {LOW_TRUST} digits, the worst "
-                f"to {low.min():.1f} (the variable 'trust' says which): lower rtol, or choose another integrator",
+                f"to {low.min():.1f} (the variable 'trust' says which): lower rtol, or choose another "
+                f"integrator{see('low-trust')}",
                 stacklevel=2,
             )
     return data

@@ -2,7 +2,7 @@
 
 import equinox as eqx
 
-from .._checks import concrete
+from .._checks import concrete, see
 from .._core import AbstractRandomAccess, NotApplicable, Problem, require_problem, Validity
 from .._numerics import unwatched
 from .kunin._single_neuron import SingleNeuronFlow
@@ -43,7 +43,9 @@ def exact(problem: Problem) -> AbstractRandomAccess:
         missed.append((_distance(validity), f"{form.name} needs {validity.missed()}"))
     (_, nearest), *others = sorted(missed, key=lambda pair: pair[0])
     lines = "\n  ".join([nearest, *(line for _, line in others)])
-    raise NotApplicable(f"no closed form solves this problem exactly; the nearest is\n  {lines}")
+    raise NotApplicable(
+        f"no closed form solves this problem exactly; the nearest is\n  {lines}\n{see('no-closed-form').strip()}"
+    )
 
 
 @unwatched()  # of a problem of another kind, the violation is infinite

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._checks import attempt
+from ..._checks import attempt, see
 from ._optimizer import Optimizer
 
 
@@ -61,6 +61,7 @@ def _unseen(optimizer: Optimizer, why: str) -> ValueError:
         "the rate is seen of plain SGD, momentum, Adam, AdamW, Lion and Muon alone, not of this optimizer "
         f"({optimizer.name}), {why}: give rate=, the gradient-flow time of a step, as a number such as "
         "Descent(optax.rmsprop(1e-3), rate=1e-3) or as the schedule that the optimizer has"
+        + see("the-rate-is-not-seen")
     )
 
 

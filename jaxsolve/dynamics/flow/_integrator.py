@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, Float, Int
 
-from ..._checks import describe
+from ..._checks import describe, see
 from ..._core import Problem
 from ...nets import AbstractDense
 
@@ -57,7 +57,7 @@ def tolerances(rtol: float | None, atol: float | None, dtype: Any) -> tuple[floa
     if rtol < 10 * eps:
         warnings.warn(
             f"rtol={rtol:g} is finer than {jnp.dtype(dtype).name} serves (about {10 * eps:.1e}); use a looser "
-            "tolerance, or float64: jax.config.update('jax_enable_x64', True)",
+            "tolerance, or float64: jax.config.update('jax_enable_x64', True)" + see("finer-than-float32"),
             stacklevel=2,
         )
     return rtol, atol

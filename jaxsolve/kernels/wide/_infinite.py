@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..._checks import concrete, describe
+from ..._checks import concrete, describe, see
 from ..._numerics import memory_for, nonzero, safe_sqrt
 from ...nets import AbstractLayered, Activation, Apply, Layers, Residual
 from ...nets._internal import AbstractWeighted, Bias, Conv, Dense, Mask, SpatialMean
@@ -116,6 +116,7 @@ def infinite(
         raise TypeError(
             f"the infinite width of {type(net).__name__} is not known: net must be one of the networks of "
             f"jaxsolve.nets, another AbstractLayered, or js.nets.from_stax(network, params), got {describe(net)}"
+            + see("no-infinite-width")
         )
     _require_limit(net)
     check_inputs(net, x1, x2)

@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun  # pyright: ignore[reportP
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from ..._checks import describe
+from ..._checks import describe, see
 from ..._core import AbstractChoice, AbstractDynamics, is_key, Problem
 from ..._programs import depends_on_inputs, equations
 from ...nets import Function
@@ -160,6 +160,7 @@ def require_arguments(
         said = f"the axes {list(names)}" if axes is None else f"{list(names)} of the axes {list(axes)}"
         raise TypeError(
             f"{called} is called with {said}, but takes {signature}: {error}; name the axes as its arguments"
+            + see("axes-and-arguments")
         ) from None
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._extras import needs
+from ..._extras import needs, see
 from ..grid._blocks import cut, GridBlocks
 from ..planning._identity import digest
 from ..planning._plan import Plan
@@ -257,7 +257,10 @@ def require_ours(path: Path, *, resume: bool) -> None:
         )
     if has_manifest(path):
         if not resume:
-            raise FileExistsError(f"{path} holds a sweep already; give resume=True to carry it on, or another store")
+            raise FileExistsError(
+                f"{path} holds a sweep already; give resume=True to carry it on, or another store"
+                + see("a-store-is-there")
+            )
         return
     begun = {path / OURS, *(path / OURS / name for name in (LOCK, WRITER, ID))}
     others = [item for item in path.rglob("*") if item not in begun and item.suffix != PARTIAL]
