@@ -56,6 +56,11 @@ INSTEAD = {
     'wandb.init(project="digits")': "tests/test_loggers.py",
     'trackio.init(project="digits")': "tests/test_loggers.py",
     "from tensorboardX import SummaryWriter": "tests/test_loggers.py",
+    'data = js.data.digits(task="parity", n_train=64, n_test=256, pca=8, key=jax.random.key(0))': (
+        "tests/test_recipes.py"
+    ),
+    "from omegaconf import OmegaConf": "tests/test_recipes.py",
+    "gamma: [0.1, 1.0, 10.0]": "tests/test_recipes.py",
 }
 # Python that writes what the lines of a page speak of. That of reports goes on where the page's own ends.
 SCRIPT = "open('my_{}.py', 'w').write('import jax\\nassert jax.device_count() == {}')"
