@@ -16,8 +16,9 @@ import jaxsolve
 
 project, author, version = "jaxsolve", "The jaxsolve developers", jaxsolve.__version__
 copyright = author
-sys.path.insert(0, str(Path(__file__).parent))  # `moving`
+sys.path.insert(0, str(Path(__file__).parent))  # `beside` and `moving`
 extensions = [
+    "beside",
     "moving",
     "sphinx_copybutton",
     "sphinx_design",
