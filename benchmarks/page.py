@@ -49,6 +49,8 @@ It is empty for what says yes or no, and for some numbers of runs before 2026-11
 OF_PRECISION = """\
 # What float32 gives
 
+For those who work in float32: look up here how many digits a number has.
+
 `uv run python -m benchmarks precision --json FILE.json` computes what is here, and `uv run python -m benchmarks.page
 FILE.json` writes this page. **no** marks an error larger than what is said of it.
 

@@ -30,8 +30,8 @@
         const values = EXPLORER[name].slice(index * times.length, (index + 1) * times.length);
         const [low, high] = range ?? [-4, 1];
         const height = (value) => {
-          const place = log ? Math.log10(Math.max(value, 1e-4)) : value;
-          return box.bottom - ((Math.min(place, high) - low) / (high - low)) * (box.bottom - box.top);
+          const place = log ? Math.log10(value) : value;
+          return box.bottom - ((place - low) / (high - low)) * (box.bottom - box.top);
         };
         const picture = svg("svg", { viewBox: "0 0 310 190", role: "img", "aria-label": `${label} over time` });
         const { left, right, top, bottom } = box;
@@ -45,7 +45,9 @@
         }
         picture.append(svg("text", { x: (left + right) / 2, y: bottom + 32, "text-anchor": "middle" }, "time t"));
         if (limit) picture.append(svg("path", { d: `M${left} ${height(limit)}H${right}`, class: "limit" }));
-        const points = times.slice(1).map((t, i) => `${across(t).toFixed(1)} ${height(values[i + 1]).toFixed(1)}`);
+        // What lies outside of the plane is left out, not drawn along its border.
+        const seen = times.map((t, i) => [across(t), height(values[i])]).filter(([x, y]) => x >= left && y <= bottom && y >= top);
+        const points = seen.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`);
         picture.append(svg("path", { d: `M${points.join("L")}`, class: "curve" }));
         const figure = document.createElement("figure");
         const caption = document.createElement("figcaption");

@@ -9,6 +9,8 @@ from ._erratum import Checked, Row
 
 PREFACE = """# Errata
 
+For those who use an equation of these papers: look here first whether it is right in print.
+
 Errors found in the papers that jaxsolve builds on, and the equations it uses in their place.
 
 Every number on this page is computed, and recomputed in about a minute by
