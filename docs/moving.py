@@ -1,4 +1,4 @@
-"""The directive `moving`: a picture that moves, made by the script that is shown below it."""
+"""The directive `moving`: a picture that moves, made by a script."""
 
 import os
 import runpy
@@ -18,7 +18,7 @@ class Moving(SphinxDirective):
     option_spec = {"alt": directives.unchanged_required}  # noqa: RUF012
 
     def run(self) -> list[nodes.Node]:
-        """The picture and its code."""
+        """The picture."""
         script = Path(self.env.srcdir) / self.arguments[0]
         self.env.note_dependency(str(script))
         picture = Path(self.env.doctreedir) / f"{script.stem}.webp"
@@ -41,8 +41,7 @@ class Moving(SphinxDirective):
             runpy.run_path(str(script))["moving"].save(picture, writer=ThreeTimes(fps=8), dpi=110)
         here = Path(self.env.doc2path(self.env.docname)).parent
         uri = os.path.relpath(picture, here).replace(os.sep, "/")
-        code = nodes.literal_block(script.read_text("utf-8"), script.read_text("utf-8"), language="python")
-        return [nodes.image(uri=uri, alt=self.options["alt"]), code]
+        return [nodes.image(uri=uri, alt=self.options["alt"])]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -71,7 +71,7 @@
       draw();
     });
     row.append(`${said[name]} `, slider, value);
-    document.getElementById("explorer").append(row);
+    document.getElementById("explorer-settings").append(row);
   }
   draw();
 }
