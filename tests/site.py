@@ -27,7 +27,7 @@ def browser():
 def test_the_site_is_built():
     names = {page.relative_to(BUILT).as_posix() for page in PAGES}
     assert {f"reports/{name}.html" for name in ("xu_ziyin", "kunin", "atanasov")} <= names
-    assert "(errors.html" in (BUILT / "llms.txt").read_text("utf-8")
+    assert "errors.md" in (BUILT / "llms.txt").read_text("utf-8")
     assert {"index.html", "equations.html", "gallery.html", "generated/jaxsolve.theory.html"} <= names
 
 
@@ -65,7 +65,7 @@ def test_every_name_of_the_reference_leads_somewhere():
     tables = text[text.index('id="reference"') : text.index('id="all-public-names"')]
     names = re.findall(r"(<a [^>]*>)?<code[^>]*>(.*?)</code>", tables)
     plain = [re.sub(r"<[^>]+>", "", name) for link, name in names if not link]
-    assert len(names) > 250
+    assert len(names) > 200
     assert [name for name in plain if re.fullmatch(r"[A-Za-z_.]+", name)] == []
 
 
