@@ -60,7 +60,7 @@ def test_the_explorer_follows_its_sliders(browser, width):
 
 
 def test_every_name_of_the_reference_leads_somewhere():
-    """In the tables of the overview each name of a function, class or room in code is a link; those of constants are not."""
+    """In the tables of the overview each name in code is a link, but for those of constants."""
     text = (BUILT / "api.html").read_text("utf-8")
     tables = text[text.index('id="reference"') : text.index('id="all-public-names"')]
     names = re.findall(r"(<a [^>]*>)?<code[^>]*>(.*?)</code>", tables)
