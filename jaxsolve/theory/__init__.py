@@ -43,6 +43,7 @@ from .linear._deep_balanced import DeepBalanced as DeepBalanced
 from .linear._embedding_gram import embedding_gram as embedding_gram
 from .linear._muon_modes import MuonModes as MuonModes
 from .linear._online_sgd import online_sgd as online_sgd
+from .linear._optimal_schedule import optimal_schedule as optimal_schedule
 from .xu_ziyin._decoupled_modes import DecoupledModes as DecoupledModes
 from .xu_ziyin._finite import classify_network as classify_network
 from .xu_ziyin._mechanisms import Alignment as Alignment, mechanisms as mechanisms, Rescaling as Rescaling

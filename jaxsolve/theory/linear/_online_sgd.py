@@ -1,6 +1,7 @@
 """A linear model that sees every sample once: the mean loss of stochastic gradient descent, step by step."""
 
 import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,39 +52,57 @@ def online_sgd(
     Raises:
         ValueError: shapes do not fit, a value is not finite, or a value that must not be negative is.
     """
-    eigenvalues, errors, rates = (
-        as_floats(value, name) for value, name in ((eigenvalues, "eigenvalues"), (errors, "errors"), (rates, "rates"))
-    )
+    rates = as_floats(rates, "rates")
+    if rates.ndim != 1:
+        raise ValueError(f"rates must have the shape (steps,), got {describe(rates)}")
+    return _losses(*read_stream(eigenvalues, errors, batch_size, noise_variance, rates.size), rates)
+
+
+class LinearStream(NamedTuple):
+    """A linear model on a stream of samples, as `online_sgd` takes it, in one dtype."""
+
+    eigenvalues: Float[Array, " d"]
+    errors: Float[Array, " d"]
+    batches: Float[Array, " steps"]
+    noise: Float[Array, ""]
+
+    def after(
+        self, d: Float[Array, " d"], rate: Float[Array, ""], batch: Float[Array, ""]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The mean square errors after a step, and the loss before it."""
+        loss = jnp.sum(self.eigenvalues * d)
+        small = rate * self.eigenvalues
+        return ((1 - small) ** 2 + small**2 / batch) * d + rate * small * ((loss + self.noise) / batch), loss
+
+
+def read_stream(eigenvalues: Any, errors: Any, batch_size: Any, noise_variance: Any, steps: int) -> LinearStream:
+    """Raises ValueError as `online_sgd` says."""
+    eigenvalues, errors = as_floats(eigenvalues, "eigenvalues"), as_floats(errors, "errors")
     batches, noise = as_positive(batch_size, "batch_size"), as_floats(noise_variance, "noise_variance")
-    if eigenvalues.ndim != 1 or errors.shape != eigenvalues.shape or rates.ndim != 1:
+    if eigenvalues.ndim != 1 or errors.shape != eigenvalues.shape:
         raise ValueError(
-            "eigenvalues and errors must have one shape (d,) and rates the shape (steps,), got "
-            f"{describe(eigenvalues)}, {describe(errors)} and {describe(rates)}"
+            f"eigenvalues and errors must have one shape (d,), got {describe(eigenvalues)} and {describe(errors)}"
         )
-    if batches.shape not in ((), rates.shape) or noise.ndim:
+    if batches.shape not in ((), (steps,)) or noise.ndim:
         raise ValueError(
-            f"batch_size must be one number or one for each of {rates.size} steps, and noise_variance one number, got "
+            f"batch_size must be one number or one for each of {steps} steps, and noise_variance one number, got "
             f"{describe(batches)} and {describe(noise)}"
         )
     for value, name in ((eigenvalues, "eigenvalues"), (errors, "errors"), (noise, "noise_variance")):
         known = concrete(value)
         if known is not None and (known < 0).any():
             raise ValueError(f"{name} must be >= 0, got {known.min()}")
-    return _losses(eigenvalues, errors, rates, jnp.broadcast_to(batches, rates.shape), noise)
+    dtype = jnp.result_type(eigenvalues, errors)
+    eigenvalues, errors, batches, noise = (value.astype(dtype) for value in (eigenvalues, errors, batches, noise))
+    return LinearStream(eigenvalues, errors, jnp.broadcast_to(batches, (steps,)), noise)
 
 
 @jax.jit
-def _losses(eigenvalues: Array, errors: Array, rates: Array, batches: Array, noise: Array) -> Array:
-    dtype = jnp.result_type(eigenvalues, errors, rates)
-    eigenvalues, errors, noise = (value.astype(dtype) for value in (eigenvalues, errors, noise))
-
-    def step(d: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        rate, batch = now
-        loss = jnp.sum(eigenvalues * d)
-        small = rate * eigenvalues
-        d = ((1 - small) ** 2 + small**2 / batch) * d + rate * small * ((loss + noise) / batch)
-        return d, loss
-
+def _losses(
+    eigenvalues: Array, errors: Array, batches: Array, noise: Array, rates: Float[Array, " steps"]
+) -> Float[Array, " steps+1"]:
+    dtype = jnp.result_type(eigenvalues, rates)
+    stream = LinearStream(*(value.astype(dtype) for value in (eigenvalues, errors, batches, noise)))
     # Blocks of steps, of which a gradient stores the starts alone. What fills up the last has rate 0, and stands still.
     steps = len(rates)
     size = max(math.isqrt(steps), 1)
@@ -91,6 +110,6 @@ def _losses(eigenvalues: Array, errors: Array, rates: Array, batches: Array, noi
     fill = lambda values, with_what: jnp.pad(
         values.astype(dtype), (0, count * size - steps), constant_values=with_what
     ).reshape(count, size)
-    block = jax.checkpoint(lambda d, some: jax.lax.scan(step, d, some))
-    last, losses = jax.lax.scan(block, errors, (fill(rates, 0), fill(batches, 1)))
-    return jnp.append(losses.reshape(-1)[:steps], jnp.sum(eigenvalues * last))
+    block = jax.checkpoint(lambda d, some: jax.lax.scan(lambda d, now: stream.after(d, *now), d, some))
+    last, losses = jax.lax.scan(block, stream.errors, (fill(rates, 0), fill(stream.batches, 1)))
+    return jnp.append(losses.reshape(-1)[:steps], jnp.sum(stream.eigenvalues * last))
