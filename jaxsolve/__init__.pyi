@@ -26,6 +26,7 @@ from ._core import (
     NotApplicable as NotApplicable,
     Problem as Problem,
     Quantity as Quantity,
+    Stream as Stream,
     Trajectory as Trajectory,
     Validity as Validity,
     View as View,

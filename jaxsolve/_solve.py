@@ -98,7 +98,8 @@ def solve(
         ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the
             dynamics does not provide.
         TypeError: an argument is of the wrong kind.
-        NotApplicable: the closed form does not solve this problem.
+        NotApplicable: the closed form does not solve this problem; or it is a `js.Stream`, and the dynamics needs a
+            training set.
         SolveError: the run failed and `throw` is true.
         MemoryError: the run does not fit into memory.
         FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), where the network, its gradient or its test

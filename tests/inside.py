@@ -10,7 +10,8 @@ from jaxsolve._checks import one_number, require_key, require_size
 
 # A long march says where it is; tests do not wait for it.
 # How much of the outputs is held at once is set by sizes that no test can afford.
-from jaxsolve._core import _march as marching, _problem as problems, _shown as shown
+# Functions as pytrees: those of optax are only some of what a user may give.
+from jaxsolve._core import _march as marching, _problem as problems, _shown as shown, closed, opened
 
 # The confidence of a slope, for values of a test's own, and how often a critical rate asks for the loss.
 from jaxsolve._diagnose._fit import slope
@@ -57,9 +58,6 @@ from jaxsolve.data._labels import draw as labels_draw, encode
 
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
 from jaxsolve.dynamics._marching import nearest_step, time_at
-
-# Functions as pytrees: those of optax are only some of what a user may give.
-from jaxsolve.dynamics.descent._closures import closed, opened
 
 # What the steps of the central flow solve, on matrices of which the answer is known.
 from jaxsolve.dynamics.edge._edge_cone import complement, Cone

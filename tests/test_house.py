@@ -44,7 +44,7 @@ GUARDED = {
     "plotly": ("report",),
     "pooch": ("data",),
     "distributed": ("sweeps/cluster",),
-    "cloudpickle": ("sweeps/cluster", "dynamics/descent/_closures.py"),
+    "cloudpickle": ("sweeps/cluster", "_core/_closures.py"),
     "neural_tangents": ("kernels/wide/_neural_tangents.py",),
     "tensorflow": (),
     "sklearn": (),

@@ -1,5 +1,6 @@
 """Problems, what is asked of a run, dynamics and trajectories: the words that all rooms above share."""
 
+from ._closures import closed as closed, contents as contents, opened as opened
 from ._dynamics import (
     AbstractChoice as AbstractChoice,
     AbstractDynamics as AbstractDynamics,
@@ -11,6 +12,7 @@ from ._dynamics import (
     AbstractState as AbstractState,
     AbstractStepping as AbstractStepping,
     AbstractStoppable as AbstractStoppable,
+    AbstractStreaming as AbstractStreaming,
     advance_alone as advance_alone,
     Certificate as Certificate,
     condition_of as condition_of,
@@ -19,6 +21,7 @@ from ._dynamics import (
     March as March,
     Observed as Observed,
     one_by_one as one_by_one,
+    require_served as require_served,
     resolve as resolve,
     Stepped as Stepped,
 )
@@ -32,6 +35,7 @@ from ._problem import (
 )
 from ._regime import KERNEL_CHANGE as KERNEL_CHANGE, Regime as Regime
 from ._shown import late as late, shown as shown
+from ._stream import fresh as fresh, Stream as Stream
 from ._times import are_times as are_times, read_times as read_times, require_end as require_end
 from ._trajectory import Label as Label, Stats as Stats, Trajectory as Trajectory
 from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity

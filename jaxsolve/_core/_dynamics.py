@@ -51,6 +51,19 @@ class AbstractStoppable(AbstractDynamics):
     until: eqx.AbstractVar[Any]
 
 
+class AbstractStreaming(AbstractDynamics):
+    """A dynamics that takes its samples anew at every step where the problem is a stream."""
+
+
+def require_served(problem: Problem, dynamics: AbstractDynamics) -> None:
+    """Raises NotApplicable for a stream, if the dynamics is one of a training set."""
+    if problem.sampler is not None and not isinstance(dynamics, AbstractStreaming):
+        raise NotApplicable(
+            f"{dynamics.name} follows a training set, and a stream has none: take js.Descent(..., batch_size=, key=); "
+            "or what it does on the samples that the stream holds, js.Problem(net, stream.x, stream.y)"
+        )
+
+
 def condition_of(dynamics: AbstractDynamics) -> Any:
     """The condition at which a run stops, or None."""
     return dynamics.until if isinstance(dynamics, AbstractStoppable) else None
@@ -141,7 +154,11 @@ class Undecided(AbstractStandIn, AbstractStoppable):
 
 
 def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."] | None = None) -> AbstractDynamics:
-    """The dynamics to run on a problem. Only of this is it known whether it is a closed form or marches."""
+    """The dynamics to run on a problem. Only of this is it known whether it is a closed form or marches.
+
+    Raises NotApplicable if the problem is a stream and the dynamics needs a training set.
+    """
+    require_served(problem, dynamics)
     return dynamics.choose(problem, ts) if isinstance(dynamics, AbstractChoice) else dynamics
 
 

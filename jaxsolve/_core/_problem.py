@@ -51,6 +51,7 @@ from ..nets._internal import (
     why_not_called,
     with_state_words,
 )
+from ._sampler import Sampler
 
 
 # Numbers of outputs that are held at once: half a gigabyte in float32, on any machine.
@@ -108,6 +109,7 @@ class Problem(eqx.Module):
     initial: Float[Array, "n out"] | None  # what `centered` subtracts, on the training and on the test set
     initial_test: Float[Array, "m out"] | None
     state: eqx.nn.State | None
+    sampler: Sampler | None  # of a stream, whose x and y are samples of it
     out_shape: tuple[int, ...] = eqx.field(static=True)  # of the network's output for one sample
     centered: bool = eqx.field(static=True)  # changes the program
     own_rule: bool = eqx.field(static=True)  # whether the network has a backward rule of its own
@@ -126,7 +128,7 @@ class Problem(eqx.Module):
         if not callable(net):
             raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
         self.net, self.state = net, _read_state(net, state)
-        self.loss, self.out_shape = find_loss(loss), ()
+        self.loss, self.out_shape, self.sampler = find_loss(loss), (), None
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")

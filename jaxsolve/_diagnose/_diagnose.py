@@ -38,8 +38,8 @@ CHECKPOINTS = 5
 @unwatched()
 def diagnose(
     net: Any,
-    x: Any,
-    y: Any,
+    x: Any = None,
+    y: Any = None,
     *,
     loss: Any = None,
     optimizer: Any = None,
@@ -72,7 +72,8 @@ def diagnose(
 
     Arguments:
         net: a network of `js.nets`, any Equinox module acting on one sample and returning (c,), or
-            `jax.tree_util.Partial(f, params)` of any f(params, x). All its floating-point arrays are trained.
+            `jax.tree_util.Partial(f, params)` of any f(params, x). All its floating-point arrays are trained. Or a
+            `js.Problem` or `js.Stream`, which brings x, y, loss, test, centered and state.
         x: inputs, shape (n, ...), or a dict or tuple of several such arrays; integers for embeddings.
         y: targets, as the loss takes them.
         loss: as for `js.Problem`; None takes MSE.
@@ -87,7 +88,8 @@ def diagnose(
             inference mode, of which all numbers are. Linearized training is without.
         state: of a network made by `eqx.nn.make_with_state`, `nets.from_nnx_with_state` or `from_torch_with_state`, as
             for `js.Problem`: it trains in training mode, and kernels are those of it in inference mode.
-        batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond.
+        batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond, and of a
+            stream.
         checkpoints: how often it is looked at after the start. Each holds the parameters and the optimizer's memory.
         probes: samples that are measured on, drawn from x. None takes 200, or as many as have 2^27 outputs, if fewer.
         projections: random projections of the outputs that kernels are computed of, as by `js.kernels.Projected`. None
@@ -334,7 +336,9 @@ def _chosen(
             "It trains in training mode, its state with it. Kernels are those of the network in inference mode, with "
             "the statistics of the samples that they are of; all else is of it in training mode on these."
         )
-    if batch_size is not None:
+    if problem.sampler is not None:
+        notes.append(f"Trained on {batch_size} new samples at each step; all numbers are of samples drawn before.")
+    elif batch_size is not None:
         notes.append(
             f"Trained in batches of {batch_size}; sharpness is that of the full batch, which batches keep lower."
         )

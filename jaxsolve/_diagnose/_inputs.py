@@ -28,6 +28,11 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any, 
         TypeError, ValueError: as `js.diagnose`.
     """
     require_flag(centered, "centered")
+    if isinstance(net, Problem):
+        if centered or any(given is not None for given in (x, y, loss, test, state)):
+            raise ValueError("a problem brings x, y, loss, test, centered and state: give none of them beside it")
+        check_network(net.net, net.state)
+        return _checked(net)
     check_network(net, state)
     x, pair = _inputs(x, "x"), None
     if test is not None:
@@ -40,7 +45,10 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any, 
     if error is not None:
         raise ValueError(why_not_called(net, one, error)) from error
     loss = losses.MSE() if loss is None else loss
-    problem = Problem(net, x, y, test=pair, loss=loss, centered=centered, state=state)
+    return _checked(Problem(net, x, y, test=pair, loss=loss, centered=centered, state=state))
+
+
+def _checked(problem: Problem) -> Problem:
     _check_loss(problem)
     if problem.own_rule:  # to be told before it is trained; JAX looks when it lowers a program
         moved: Any = eqx.filter_jit(lambda p: jax.jvp(p.outputs, (p.params,), (p.params,)))

@@ -49,7 +49,9 @@ class ShortTraining(NamedTuple):
 
 
 def batch_size_for(problem: Problem, given: int | None) -> int | None:
-    """The batch size: as given, else the full batch if it is small."""
+    """The batch size: as given, else the full batch if it is small, and BATCH of a stream."""
+    if problem.sampler is not None:
+        return BATCH if given is None else given
     if given is not None:
         return given if given < samples_in(problem.x) else None
     return None if samples_in(problem.x) <= FULL_BATCH else BATCH

@@ -26,10 +26,16 @@ def exact(problem: Problem) -> AbstractRandomAccess:
 
     Raises:
         TypeError: what is given is no problem, or one of traced numbers.
-        NotApplicable: no closed form does. The message names the nearest form first, the one that misses the fewest
-            assumptions by the least, then all others, with what each of them misses and by how much.
+        NotApplicable: the problem is a stream, or no closed form does. The message names the nearest form first, the
+            one that misses the fewest assumptions by the least, then all others, with what each of them misses and by
+            how much.
     """
     require_problem(problem)
+    if problem.sampler is not None:
+        raise NotApplicable(
+            "a closed form follows a training set, and a stream has none; of SGD on a linear model there is "
+            "js.theory.online_sgd. Of the samples that it holds: js.exact(js.Problem(net, stream.x, stream.y))"
+        )
     missed = []
     for form in (TwoLayerLine(), SingleNeuronFlow(), Balanced(), DeepBalanced(), DecoupledModes()):
         validity = _check(form, problem)

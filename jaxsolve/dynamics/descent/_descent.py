@@ -26,6 +26,8 @@ from ..._core import (
     AbstractSavingState,
     AbstractStepping,
     AbstractStoppable,
+    AbstractStreaming,
+    fresh,
     is_key,
     March,
     one_by_one,
@@ -77,7 +79,7 @@ class DescentState(AbstractSavingState):
     result: RESULTS
 
 
-class Descent(AbstractStoppable, AbstractStepping):
+class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
     """Steps of an optax optimizer; per-layer eta multiplies its updates.
 
     A step of rate r stands for the gradient-flow time r; with momentum beta, for r/(1 - beta). Parameters are saved
@@ -95,15 +97,15 @@ class Descent(AbstractStoppable, AbstractStepping):
     `divergence_factor` times the larger of the loss at the start and that of f = 0. It ends before the step that shows
     this, at its last finite parameters. A batch of b out of n samples is counted as b/n of the training loss, which
     overstates no loss >= 0; the first batch gives the loss at the start, and after the last step the full batch
-    decides. Runs that come back stay far below: the highest catapult that converges lifts the loss about 4 * width
-    times (Lewkowycz et al. 2020, their two-layer linear model iterated). An optimizer whose steps do not grow with the
-    gradient (Adam, clipping) can come back from any loss, so for it only numbers that are not finite count. One without
-    a first update, as `optax.MultiSteps`, counts as growing.
+    decides; a batch of a stream counts as it is. Runs that come back stay far below: the highest catapult that
+    converges lifts the loss about 4 * width times (Lewkowycz et al. 2020, their two-layer linear model iterated). An
+    optimizer whose steps do not grow with the gradient (Adam, clipping) can come back from any loss, so for it only
+    numbers that are not finite count. One without a first update, as `optax.MultiSteps`, counts as growing.
 
     Arguments:
         optimizer: an optax transformation, such as `optax.sgd(0.1)` or `optax.adam(1e-3)`.
         batch_size: samples per step, drawn without replacement and reshuffled every epoch (an incomplete last batch is
-            left out); None takes the full batch.
+            left out); None takes the full batch. Of a `js.Stream` it is the number drawn anew at each step.
         key: for the batches, the augmentation and the noise; needed with any of them. In a sweep each lane has one of
             its own (`docs/sweeps.md`).
         until: stops the run when the full-batch condition is met after a step.
@@ -290,7 +292,8 @@ class Descent(AbstractStoppable, AbstractStepping):
             targets=targets,
             # With a condition times may end in inf, up to which the search for times does not go.
             last=last if self.until is None else self._last(dtype),
-            order=None if self.batch_size is None else jnp.arange(samples_in(problem.x)),  # the first step draws one
+            # The first step draws one.
+            order=None if self._part(problem) is None else jnp.arange(samples_in(problem.x)),
             saves=saves,
             steps=jnp.zeros((), int),
             done=~valid | met | saves.complete,
@@ -313,8 +316,11 @@ class Descent(AbstractStoppable, AbstractStepping):
 
     def _check(self, problem: Problem) -> None:
         samples = samples_in(problem.x)
-        if self.batch_size is not None and self.batch_size > samples:
-            raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
+        if problem.sampler is not None and self.batch_size is None:
+            raise ValueError("a stream has no full batch: give Descent(..., batch_size=, key=), and no batches=")
+        part = self._part(problem)
+        if part is not None and part > samples:
+            raise ValueError(f"batch_size is {part}, but the training set has {samples} samples")
         if self.noise is not None:
             _require_outputs(self.noise, problem)
         if self.augmentation is not None:
@@ -380,6 +386,8 @@ class Descent(AbstractStoppable, AbstractStepping):
             order, on = self._order(problem, at, wanted), problem
             if self.batches is not None:
                 on = _restrict(problem, *self.batches.draw(problem, wanted), None)
+            if problem.sampler is not None:
+                on = _restrict(problem, *self._fresh(problem, at.steps), None)
             value, gradient = jax.value_and_grad(lambda p: self._batch_loss(on, p, at.steps, order))(at.params)
             updates, memory = optimizer.update(gradient, at.optimizer_state, at.params, value)
             params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), at.params, eta, updates)
@@ -430,7 +438,19 @@ class Descent(AbstractStoppable, AbstractStepping):
 
     def _share(self, problem: Problem) -> float:
         """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
-        return 1.0 if self.batch_size is None else self.batch_size / samples_in(problem.x)
+        part = self._part(problem)
+        return 1.0 if part is None else part / samples_in(problem.x)
+
+    def _part(self, problem: Problem) -> int | None:
+        """The number of samples that a step takes out of the training set; None for all of them, and of a stream."""
+        return None if problem.sampler is not None else self.batch_size
+
+    def _fresh(self, problem: Problem, step: Int[Array, ""]) -> tuple[Inputs, Array]:
+        """Samples that no other step sees."""
+        assert self.key is not None  # see `_check`
+        assert self.batch_size is not None
+        # Apart from the keys of augmentation and noise, however `sample` splits it.
+        return fresh(problem, jr.split(jr.fold_in(self.key, step), 5)[4], self.batch_size)
 
     def _steps_per_epoch(self, problem: Problem) -> int:
         samples = samples_in(problem.x)

@@ -14,9 +14,8 @@ from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, PyTree
 
 from ... import nets
 from ..._checks import attempt, concrete, describe, require_settings
-from ..._core import is_key, Problem
+from ..._core import closed, contents, is_key, opened, Problem
 from ...nets._internal import networks_in
-from ._closures import closed, contents, opened
 
 
 # A gradient that clipping would cut, squares of which float32 holds.

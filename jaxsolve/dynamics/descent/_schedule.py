@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
+from ..._core import closed, opened
 from .._marching import later
-from ._closures import closed, opened
 
 
 # Rates are looked up so many at once: a loop that took them one by one would cost as much as a small network's steps.

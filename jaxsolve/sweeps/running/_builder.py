@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from ..._checks import describe, see
-from ..._core import AbstractChoice, AbstractDynamics, is_key, Problem
+from ..._core import AbstractChoice, AbstractDynamics, is_key, Problem, require_served
 from ..._programs import depends_on_inputs, equations
 from ...nets import Function
 from ..grid._axes import Group, rows_at
@@ -101,6 +101,7 @@ class Builder:
         self._run, self._structure = jaxpr_as_fun(closed), jax.tree.structure(shapes)
         self._depends = depends_on_inputs(closed)
         self.shape, *_ = eqx.combine(shapes, self._static)
+        require_served(self.shape, self.dynamics)
         self._way, self.possible, ways = group.way, (0,), (self.dynamics,)
         if isinstance(self.dynamics, AbstractChoice):
             ways, self.possible = self.dynamics.ways(self.shape), self.dynamics.possible(self.shape)

@@ -1,8 +1,9 @@
 """Functions as pytrees: the arrays they close over are leaves, everything else is static.
 
-An optax transformation is a pair of closures. As a static field it would be compared by identity, and a traced rate
-inside it could not leave its trace, as it must in a sweep over rates. Here closures are opened, so that Equinox's rule
-(arrays are traced, everything else is compiled in) holds for what they close over.
+An optax transformation is a pair of closures, and what draws the samples of a stream is one. As a static field it would
+be compared by identity, and a traced rate inside it could not leave its trace, as it must in a sweep over rates. Here
+closures are opened, so that Equinox's rule (arrays are traced, everything else is compiled in) holds for what they
+close over.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ..._extras import needs
+from .._extras import needs
 
 
 # Their functions do not change what they do. One of the user's may read a name that comes to stand for something else.
