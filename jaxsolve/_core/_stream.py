@@ -56,7 +56,7 @@ def Stream(  # a noun, as `Problem` is, of which it makes one
         >>> import optax
         >>> def sample(key, size):
         ...     x = jax.random.normal(key, (size, 3))
-        ...     return x, x[:, :1] * x[:, 1:2]
+        ...     return x, jnp.sin(2 * x[:, :1])
         >>> net = js.nets.MLP(
         ...     in_size=3, out_size=1, width_size=32, depth=1, activation="tanh",
         ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)

@@ -1,6 +1,8 @@
 """Samples drawn anew at every step: against the exact mean of online SGD, and as every problem has it."""
 
+import copy
 import functools
+import pickle
 from typing import Any
 
 import jax
@@ -91,7 +93,7 @@ def test_no_sample_comes_twice():
     ts = rate * jnp.arange(401.0)
     run = js.solve(_stream(), _descent(jr.key(0), 1, rate), ts, observe=js.observe.parameters())
     steps = np.diff(np.asarray(run["parameters"], float), axis=0) / rate
-    assert len(np.unique(steps[:, 0])) == 400
+    assert len(np.unique(steps, axis=0)) == 400
     noise = steps - steps.mean(0)
     lags = [np.sum(noise[lag:] * noise[:-lag]) / np.sum(noise**2) for lag in range(1, 40)]
     assert np.max(np.abs(lags)) < 4 / 400**0.5
@@ -150,18 +152,26 @@ def test_other_ways_to_write_sample():
     assert jnp.isfinite(gradient) and gradient != 0  # noqa: PT018
 
 
+def test_a_stream_travels():
+    stream = _stream(functools.partial(_sample, noise=jnp.asarray(NOISE)))
+    wanted = js.solve(stream, _descent(jr.key(0)), TS[10])["loss"]
+    for there in (copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))):
+        assert js.solve(there, _descent(jr.key(0)), TS[10])["loss"] == wanted
+
+
 def test_labels_a_centered_network_and_a_condition():
     def sample(key, size):
         x = jr.normal(key, (size, 2))
-        return x, (x[:, 0] * x[:, 1] > 0).astype(int)
+        return x, (x[:, 0] > x[:, 1] ** 3).astype(int)
 
     net = js.nets.MLP(
         in_size=2, out_size=2, width_size=32, depth=1, activation="tanh", scaling=js.nets.Scaling.ntk(), key=jr.key(0)
     )
-    stream = js.Stream(net, sample, key=jr.key(1), loss=js.losses.CrossEntropy(), centered=True, size=200)
-    assert stream.test_outputs is not None
+    stream = js.Stream(
+        net, sample, key=jr.key(1), loss=js.losses.CrossEntropy(), centered=True, size=200
+    )  # fewer than each step draws
     condition = js.until.loss_below(0.4)
-    descent = js.Descent(optax.adam(0.05), batch_size=300, key=jr.key(2), until=condition)  # more than are held
+    descent = js.Descent(optax.adam(0.05), batch_size=300, key=jr.key(2), until=condition, max_steps=500)
     run = js.solve(stream, descent, jnp.inf, observe=[js.observe.loss(), js.observe.accuracy()])
     assert run["loss"] <= 0.4 < js.solve(stream, descent, 0.0)["loss"]
     assert run["accuracy"] > 0.8
