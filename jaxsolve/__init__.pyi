@@ -52,6 +52,7 @@ from .dynamics import (
     MomentumFlow as MomentumFlow,
     RichLimit as RichLimit,
     RodFlow as RodFlow,
+    SoftCommittee as SoftCommittee,
     StochasticFlow as StochasticFlow,
 )
 from .sweeps import plan as plan, sweep as sweep, Zip as Zip

@@ -94,7 +94,11 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "MomentumFlow": lambda: js.MomentumFlow(tau=0.5),
     "RichLimit": lambda: js.RichLimit(),
     "RodFlow": lambda: js.RodFlow(rate=0.1),
+    "SoftCommittee": lambda: js.SoftCommittee(0.5),
     "StochasticFlow": lambda: js.StochasticFlow(0.1, key=KEY),
+    "dynamics.OrderParameters": lambda: js.dynamics.OrderParameters.of(
+        X[:2], jnp.ones(2), teacher=X[2:3], teacher_readout=jnp.ones(1)
+    ),
     "dynamics.RunEnd": lambda: js.dynamics.RunEnd(js.GradientFlow(), 1.0),
     "dynamics.WidthLimit": lambda: js.limits(_problem()).kind,
     # Parts of them

@@ -12,3 +12,4 @@ from .lazy._frozen_kernel import FrozenKernel as FrozenKernel
 from .lazy._infinite_width import InfiniteWidth as InfiniteWidth
 from .lazy._run_end import RunEnd as RunEnd
 from .wide._rich_limit import RichLimit as RichLimit
+from .wide._soft_committee import OrderParameters as OrderParameters, SoftCommittee as SoftCommittee
