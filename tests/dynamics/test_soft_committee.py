@@ -178,11 +178,12 @@ def test_a_run_that_takes_no_time():
 @pytest.mark.usefixtures("as_users")
 def test_bad_arguments():
     start, bad = _parameters(), np.ones
-    for options, message in (
+    faults: list[tuple[dict[str, Any], str]] = [
         ({"rate": -1.0}, "rate must be one finite number >= 0, got -1"),
         ({"rate": 1.0, "noise_variance": jnp.nan}, "noise_variance must be one finite number"),
         ({"rate": 1.0, "max_steps": 0}, "max_steps"),
-    ):
+    ]
+    for options, message in faults:
         with pytest.raises(ValueError, match=message):
             js.SoftCommittee(**options)
     committee: Any = js.SoftCommittee(1.0)

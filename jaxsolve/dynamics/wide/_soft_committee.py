@@ -123,12 +123,11 @@ class SoftCommittee(eqx.Module):
         ValueError: an argument is negative or not finite, or ts is no sorted sequence of finite times >= 0.
 
     Example:
-        >>> key = jax.random.key(0)
-        >>> weights, teacher = 0.1 * jax.random.normal(key, (2, 500)), 500**0.5 * jnp.eye(2, 500)
-        >>> start = js.dynamics.OrderParameters.of(weights, jnp.ones(2), teacher=teacher, teacher_readout=jnp.ones(2))
-        >>> end = js.SoftCommittee(0.5).solve(start, [0.0, 10.0, 200.0])
+        >>> one = jnp.eye(2)
+        >>> start = js.dynamics.OrderParameters(Q=0.2 * one, R=0.1 * one, T=one, v=jnp.ones(2), A=jnp.ones(2))
+        >>> end = js.SoftCommittee(1.0).solve(start, [0.0, 10.0, 50.0])
         >>> print([f"{error:.3f}" for error in end.error])
-        ['0.321', '0.025', '0.000']
+        ['0.358', '0.020', '0.005']
 
     Reference:
         Saad and Solla, Phys. Rev. E 52, 4225 (1995); Goldt, Advani, Saxe, Krzakala and Zdeborova, arXiv 1906.08632,
