@@ -133,6 +133,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "nets.LambdaBalanced": lambda: js.nets.LambdaBalanced(0.5),
     "nets.LayerShape": lambda: js.nets.LayerShape(2, 4, 0, 2, 4, 1.0, None),
     "nets.LeNet": lambda: js.nets.LeNet(**{**IMAGE, "in_shape": (1, 28, 28)}),
+    "nets.LinearAttention": lambda: js.nets.LinearAttention(in_shape=(3, 3), heads=2, rank=1, **COMMON),
     "nets.MLP": lambda: _mlp(bias=True),
     "nets.MixedPrecision": lambda: js.nets.MixedPrecision(eqx.nn.Linear(2, 1, key=KEY), jnp.bfloat16),
     "nets.Mirrored": js.nets.Mirrored,

@@ -6,6 +6,7 @@ from ._digits import digits as digits
 from ._fetch import fetch as fetch, Images as Images
 from ._hierarchy import random_hierarchy as random_hierarchy
 from ._images import cifar10 as cifar10, fashion_mnist as fashion_mnist, mnist as mnist
+from ._in_context import in_context as in_context, in_context_moments as in_context_moments
 from ._modular import modular_addition as modular_addition
 from ._synthetic import gaussian as gaussian, line as line, teacher_student as teacher_student
 from ._transforms import (

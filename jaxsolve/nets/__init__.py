@@ -38,6 +38,7 @@ from ._layered import AbstractLayered as AbstractLayered
 from ._layers import Apply as Apply, Layers as Layers, Residual as Residual
 from ._lenet import LeNet as LeNet
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
+from ._linear_attention import LinearAttention as LinearAttention
 from ._mixed_precision import MixedPrecision as MixedPrecision
 from ._mlp import MLP as MLP
 from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates

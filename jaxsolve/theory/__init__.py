@@ -57,3 +57,4 @@ from .xu_ziyin._phases import (
 )
 from .xu_ziyin._reduced_line import ReducedLine as ReducedLine
 from .xu_ziyin._two_layer_line import TwoLayerLine as TwoLayerLine
+from .zhang._in_context_losses import in_context_losses as in_context_losses

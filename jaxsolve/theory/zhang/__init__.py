@@ -1,0 +1,1 @@
+"""Linear attention that learns regression in context (Zhang, Singh, Latham and Saxe)."""
