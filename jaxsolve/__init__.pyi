@@ -43,6 +43,7 @@ from ._quickstart import quickstart as quickstart
 from ._results import result_names as result_names, RESULTS as RESULTS
 from ._solve import solve as solve, SolveError as SolveError
 from .dynamics import (
+    AlternatingFlow as AlternatingFlow,
     CentralFlow as CentralFlow,
     Descent as Descent,
     FrozenKernel as FrozenKernel,

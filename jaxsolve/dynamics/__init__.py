@@ -11,5 +11,6 @@ from .flow._stochastic_flow import StochasticFlow as StochasticFlow
 from .lazy._frozen_kernel import FrozenKernel as FrozenKernel
 from .lazy._infinite_width import InfiniteWidth as InfiniteWidth
 from .lazy._run_end import RunEnd as RunEnd
+from .saddle._alternating_flow import AlternatingFlow as AlternatingFlow, Drops as Drops
 from .wide._rich_limit import RichLimit as RichLimit
 from .wide._soft_committee import OrderParameters as OrderParameters, SoftCommittee as SoftCommittee

@@ -42,6 +42,7 @@ from ._linear_attention import LinearAttention as LinearAttention
 from ._mixed_precision import MixedPrecision as MixedPrecision
 from ._mlp import MLP as MLP
 from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates
+from ._neurons import Neurons as Neurons
 from ._normalization import BatchNorm as BatchNorm, GroupNorm as GroupNorm, NoNormalization as NoNormalization
 from ._padded import Padded as Padded
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet

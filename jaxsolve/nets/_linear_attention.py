@@ -107,13 +107,18 @@ class LinearAttention(AbstractNetwork):
         if self.rank is None:
             seen = into[0] @ self.features(x)
         else:
-            keys, queries = (w @ one for w, one in zip(into, _context(x), strict=True))
+            keys, queries = (w @ one for w, one in zip(into, self.context(x), strict=True))
             seen = jnp.sum((keys * queries).reshape(self.heads, self.rank), axis=1)
         return self.scaling.gamma * value @ seen
 
+    @staticmethod
+    def context(x: Float[Array, "tokens numbers"]) -> tuple[Float[Array, " in"], Float[Array, " in"]]:
+        """What it sees of a sequence: b, the mean of y x over the context, and x_q."""
+        return x[:-1, -1] @ x[:-1, :-1] / (len(x) - 1), x[-1, :-1]
+
     def features(self, x: Float[Array, "tokens numbers"]) -> Float[Array, " features"]:
         """The products of the entries of b and x_q, shape (D^2,): the inputs of `two_layer`."""
-        mean, query = _context(x)
+        mean, query = self.context(x)
         return jnp.outer(mean, query).ravel()
 
     @property
@@ -157,8 +162,3 @@ class LinearAttention(AbstractNetwork):
             jnp.einsum("hid,hjd->hij", w, w) / rate for w, rate in zip(by_head, eta.weights[:2], strict=True)
         )
         return Conserved(keys, queries), Conserved(value[0] ** 2, jnp.trace(keys, axis1=1, axis2=2))
-
-
-def _context(x: Float[Array, "tokens numbers"]) -> tuple[Float[Array, " in"], Float[Array, " in"]]:
-    """b, the mean of y x over the context, and x_q."""
-    return x[:-1, -1] @ x[:-1, :-1] / (len(x) - 1), x[-1, :-1]

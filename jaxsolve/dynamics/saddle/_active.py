@@ -1,0 +1,53 @@
+"""Neurons that count flow to a minimum of the loss, which has no time of its own in the limit of small weights."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+_MAX_STEPS = 1000
+
+
+class _Flow(NamedTuple):
+    weights: Float[Array, " weights"]
+    loss: Float[Array, ""]
+    step: Float[Array, ""]
+    steps: Int[Array, ""]
+    done: Bool[Array, ""]
+
+
+def settle(objective: Callable[[Array], Float[Array, ""]], start: Float[Array, "neurons size"]) -> Any:
+    """The weights where gradient flow from here comes to rest.
+
+    By linearly implicit Euler steps, twice as long after each one that lowers the loss: first they follow the flow,
+    then they are Newton's. A step for which 1/h + Hessian is not positive definite would leave the flow, and is
+    halved, as is one that does not lower the loss.
+    """
+    shape, dtype = start.shape, start.dtype
+    value = lambda flat: objective(flat.reshape(shape))
+    eps = float(jnp.finfo(dtype).eps)
+
+    def body(flow: _Flow) -> _Flow:
+        slope, hessian = jax.grad(value)(flow.weights), jax.hessian(value)(flow.weights)
+        matrix = hessian + jnp.eye(len(slope), dtype=dtype) / flow.step
+        factor = jnp.linalg.cholesky(matrix)  # NaN if not positive definite
+        moved = flow.weights - jax.scipy.linalg.cho_solve((factor, True), slope)
+        loss = value(moved)
+        better = loss <= flow.loss  # false for NaN
+        change = jnp.linalg.norm(moved - flow.weights) / jnp.linalg.norm(flow.weights)
+        # At rest: Newton's step is a rounding error, or the flow has none but rounding errors to follow.
+        still = jnp.linalg.norm(slope) <= 10 * eps * jnp.linalg.norm(hessian) * jnp.linalg.norm(flow.weights)
+        done = still | (better & (change < 10 * eps))
+        keep = lambda new, old: jnp.where(better, new, old)
+        step = jnp.where(better, 2 * flow.step, flow.step / 4)
+        return _Flow(keep(moved, flow.weights), keep(loss, flow.loss), step, flow.steps + 1, done)
+
+    flat = start.ravel()
+    size = jnp.linalg.norm(jax.grad(value)(flat)) / jnp.linalg.norm(flat)
+    first = 0.1 / jnp.where(size > 0, size, 1)
+    begin = _Flow(flat, value(flat), first, jnp.zeros((), int), jnp.zeros((), bool))
+    end = jax.lax.while_loop(lambda flow: ~flow.done & (flow.steps < _MAX_STEPS), body, begin)
+    return end.weights.reshape(shape)

@@ -1,0 +1,158 @@
+r"""Neurons too small to change the residual: each climbs its own utility until the first is large enough to count.
+
+With $\theta = e^\rho d$, $|d| = 1$, and the utility $U(d) = \frac1n \sum_\mu g(d, x_\mu) \cdot r_\mu$ of a neuron of
+degree $\kappa$ under a fixed residual r, the gradient flow of $\theta$ is
+$\dot\rho = \kappa e^{(\kappa-2)\rho} U$ and $\dot d = e^{(\kappa-2)\rho} (1 - d d^\top) \nabla U$. The clock s with
+$dt/ds = e^{-(\kappa-2)\max\rho}$ makes all rates at most those of $\kappa = 2$: above it, sizes blow up at a finite t.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Bool, Float, Int
+
+from ..._numerics import nonzero
+
+
+_RTOL = 1e-6  # of sizes and directions; times depend on their logarithm
+_MAX_STEPS = 4096
+_SETTLED = 1e-3  # the part of the slope of the utility along the sphere that counts as none
+_ALIKE = 0.99  # cosine of what two neurons add, from where on they act together
+
+
+class Neurons(NamedTuple):
+    """All neurons at one time, in units in which all rates are 1.
+
+    Attributes:
+        directions: of unit length.
+        sizes: logarithms of lengths.
+        active: which ones change the residual.
+    """
+
+    directions: Float[Array, "neurons size"]
+    sizes: Float[Array, " neurons"]
+    active: Bool[Array, " neurons"]
+
+    @property
+    def weights(self) -> Float[Array, "neurons size"]:
+        return jnp.exp(self.sizes)[:, None] * self.directions
+
+
+# What neurons of these weights add to the outputs.
+Added = Callable[[Float[Array, "neurons size"]], Float[Array, "neurons n out"]]
+
+
+class Wait(NamedTuple):
+    """The time until a neuron counts.
+
+    Attributes:
+        t: inf if none ever does.
+        neurons: as they are then.
+        first: the one that counts.
+        target: its weights where it has gone, at the size at which it fits best.
+    """
+
+    t: Float[Array, ""]
+    neurons: Neurons
+    first: Int[Array, ""]
+    target: Float[Array, " size"]
+
+
+def wait(
+    added: Added, degree: float, neurons: Neurons, residual: Float[Array, "n out"], least: Float[Array, ""]
+) -> Wait:
+    """Lets all dormant neurons grow until those of one kind would fit their part of the residual.
+
+    Where a neuron is heading, it can lower the loss by $G/2 = U^2/(2 |g|^2)$, at the size at which $U = |g|^2 = G$. It
+    counts once it, with all others that add the same, has the utility G: at half of the amplitude that two equal
+    layers reach. `least` is the smallest gain G for which a neuron ever counts.
+    """
+    dtype, n = residual.dtype, len(residual)
+    utilities = lambda d: jnp.sum(added(d) * residual[None], axis=(1, 2)) / n
+    slopes = jax.grad(lambda d: jnp.sum(utilities(d)))
+
+    def climb(d: Array) -> tuple[Array, Array]:
+        slope = slopes(d)
+        # U = d . grad U/kappa, by Euler's theorem.
+        along = jnp.sum(slope * d, axis=1)
+        return along / degree, slope - along[:, None] * d
+
+    ends = _destinations(climb, neurons.directions)
+    output = added(ends)
+    reached = jnp.maximum(jnp.sum(output * residual[None], axis=(1, 2)) / n, 0)
+    power = jnp.sum(output**2, axis=(1, 2)) / n
+    gain = reached**2 / nonzero(power)
+    able = ~neurons.active & (gain > least)
+    cosine = jnp.einsum("ino,jno->ij", output, output) / n / nonzero(jnp.sqrt(power[:, None] * power[None, :]))
+    together = (cosine > _ALIKE) & able[None, :]
+
+    def excess(t, y, *_, **__) -> Float[Array, ""]:
+        """The logarithm of the largest utility of neurons of one kind, over what makes them count."""
+        del t
+        d, rho, _ = y
+        now = jnp.maximum(utilities(d), 0)
+        largest = jnp.max(jnp.where(able, rho, -jnp.inf))  # taken out of the sum, so that nothing underflows
+        shared = together @ (now * jnp.exp(degree * jnp.where(able, rho - largest, -jnp.inf)))
+        log = jnp.log(jnp.maximum(shared, jnp.finfo(dtype).tiny)) + degree * largest - jnp.log(jnp.where(able, gain, 1))
+        return jnp.max(jnp.where(able, log, -jnp.inf))
+
+    def velocity(_, state, __):
+        d, rho, _ = state
+        utility, across = climb(d)
+        largest = jnp.max(jnp.where(able, rho, -jnp.inf))
+        # Neurons that never count are held.
+        pace = jnp.where(able, jnp.exp((degree - 2) * (rho - largest)), 0)
+        return pace[:, None] * across, degree * pace * utility, jnp.exp(-(degree - 2) * largest)
+
+    start = neurons.directions, neurons.sizes, jnp.zeros((), dtype)
+    any_able = jnp.any(able)
+    counts = excess(None, start) >= 0
+    # Of neurons that count at once, or never do, nothing is integrated.
+    last = jnp.where(any_able & ~counts, jnp.asarray(jnp.inf, dtype), 0)
+    finder = optx.Newton(rtol=_RTOL, atol=_RTOL)
+    grown = _integrate(velocity, start, last, diffrax.Event(excess, finder))
+    directions, sizes, t = jax.tree.map(lambda leaf: leaf[-1], grown.ys)
+    directions = directions / nonzero(jnp.linalg.norm(directions, axis=1, keepdims=True))
+    # The largest of those that have come to count; the group is what `excess` has found.
+    values = jnp.where(able, jnp.maximum(utilities(directions), 0), 0)
+    log = jnp.log(jnp.maximum(values, jnp.finfo(dtype).tiny)) + degree * sizes
+    shared = jnp.where(able, jax.nn.logsumexp(jnp.where(together, log[None, :], -jnp.inf), axis=1), -jnp.inf)
+    leading = jnp.argmax(shared - jnp.log(jnp.where(able, gain, 1)))
+    first = jnp.argmax(jnp.where(together[leading], log, -jnp.inf))
+    size = (reached[first] / nonzero(power[first])) ** (1 / degree)
+    t = jnp.where(any_able, t, jnp.inf)
+    return Wait(t, Neurons(directions, sizes, neurons.active), first, size * ends[first])
+
+
+def _destinations(climb: Callable, directions: Array) -> Float[Array, "neurons size"]:
+    """Where each direction comes to rest on the sphere, whatever the sizes."""
+
+
+    def settled(t, y, *_, **__) -> Bool[Array, ""]:
+        del t
+        along, across = climb(y)
+        return jnp.all(jnp.linalg.norm(across, axis=1) <= _SETTLED * jnp.abs(along))
+
+    already = settled(None, directions)
+    last = jnp.where(already, 0, jnp.asarray(jnp.inf, directions.dtype))
+    ends = _integrate(lambda _, d, __: climb(d)[1], directions, last, diffrax.Event(settled)).ys[-1]
+    return ends / nonzero(jnp.linalg.norm(ends, axis=1, keepdims=True))
+
+
+def _integrate(velocity: Callable, start, last: Float[Array, ""], event: diffrax.Event) -> diffrax.Solution:
+    return diffrax.diffeqsolve(
+        diffrax.ODETerm(velocity),
+        diffrax.Tsit5(),
+        t0=jnp.zeros_like(last),
+        t1=last,
+        dt0=None,
+        y0=start,
+        stepsize_controller=diffrax.PIDController(rtol=_RTOL, atol=_RTOL),
+        event=event,
+        max_steps=_MAX_STEPS,
+        throw=False,
+    )
