@@ -7,7 +7,7 @@ $dt/ds = e^{-(\kappa-2)\max\rho}$ makes all rates at most those of $\kappa = 2$:
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import diffrax
 import jax
@@ -18,8 +18,10 @@ from jaxtyping import Array, Bool, Float, Int
 from ..._numerics import nonzero
 
 
-_RTOL = 1e-6  # of sizes and directions; times depend on their logarithm
-_MAX_STEPS = 4096
+_RTOL = 1e-4  # of logarithms of sizes, and of directions
+_PACE = 0.5  # the longest step times the fastest growth: what is small beside a direction must grow rightly, too
+_MAX_STEPS = 2**17
+_STEPS_TO_SETTLE = 2**12  # kinks are crossed slowly, and on a ridge of the utility there is no rest
 _SETTLED = 1e-3  # the part of the slope of the utility along the sphere that counts as none
 _ALIKE = 0.99  # cosine of what two neurons add, from where on they act together
 
@@ -81,7 +83,7 @@ def wait(
         along = jnp.sum(slope * d, axis=1)
         return along / degree, slope - along[:, None] * d
 
-    ends = _destinations(climb, neurons.directions)
+    ends = _destinations(climb, neurons)
     output = added(ends)
     reached = jnp.maximum(jnp.sum(output * residual[None], axis=(1, 2)) / n, 0)
     power = jnp.sum(output**2, axis=(1, 2)) / n
@@ -113,9 +115,11 @@ def wait(
     counts = excess(None, start) >= 0
     # Of neurons that count at once, or never do, nothing is integrated.
     last = jnp.where(any_able & ~counts, jnp.asarray(jnp.inf, dtype), 0)
-    finder = optx.Newton(rtol=_RTOL, atol=_RTOL)
-    grown = _integrate(velocity, start, last, diffrax.Event(excess, finder))
+    finder = optx.Bisection(rtol=_RTOL, atol=_RTOL, flip="detect")
+    control = diffrax.PIDController(rtol=_RTOL, atol=_RTOL, dtmax=_PACE / nonzero(degree * jnp.max(reached)))
+    grown = _integrate(velocity, start, last, diffrax.Event(excess, finder), control, _MAX_STEPS)
     directions, sizes, t = jax.tree.map(lambda leaf: leaf[-1], grown.ys)
+    t = jnp.where((last == 0) | (grown.result == diffrax.RESULTS.event_occurred), t, jnp.nan)
     directions = directions / nonzero(jnp.linalg.norm(directions, axis=1, keepdims=True))
     # The largest of those that have come to count; the group is what `excess` has found.
     values = jnp.where(able, jnp.maximum(utilities(directions), 0), 0)
@@ -128,22 +132,30 @@ def wait(
     return Wait(t, Neurons(directions, sizes, neurons.active), first, size * ends[first])
 
 
-def _destinations(climb: Callable, directions: Array) -> Float[Array, "neurons size"]:
-    """Where each direction comes to rest on the sphere, whatever the sizes."""
-
+def _destinations(climb: Callable, neurons: Neurons) -> Float[Array, "neurons size"]:
+    """Where the direction of each dormant neuron comes to rest on the sphere, whatever the sizes."""
 
     def settled(t, y, *_, **__) -> Bool[Array, ""]:
         del t
         along, across = climb(y)
-        return jnp.all(jnp.linalg.norm(across, axis=1) <= _SETTLED * jnp.abs(along))
+        return jnp.all(neurons.active | (jnp.linalg.norm(across, axis=1) <= _SETTLED * jnp.abs(along)))
 
-    already = settled(None, directions)
-    last = jnp.where(already, 0, jnp.asarray(jnp.inf, directions.dtype))
-    ends = _integrate(lambda _, d, __: climb(d)[1], directions, last, diffrax.Event(settled)).ys[-1]
+    velocity = lambda _, d, __: jnp.where(neurons.active[:, None], 0, climb(d)[1])
+    start = neurons.directions
+    last = jnp.where(settled(None, start), 0, jnp.asarray(jnp.inf, start.dtype))
+    control = diffrax.PIDController(rtol=_RTOL, atol=_RTOL)
+    ends = _integrate(velocity, start, last, diffrax.Event(settled), control, _STEPS_TO_SETTLE).ys[-1]
     return ends / nonzero(jnp.linalg.norm(ends, axis=1, keepdims=True))
 
 
-def _integrate(velocity: Callable, start, last: Float[Array, ""], event: diffrax.Event) -> diffrax.Solution:
+def _integrate(
+    velocity: Callable,
+    start: Any,
+    last: Float[Array, ""],
+    event: diffrax.Event,
+    control: diffrax.PIDController,
+    max_steps: int,
+) -> diffrax.Solution:
     return diffrax.diffeqsolve(
         diffrax.ODETerm(velocity),
         diffrax.Tsit5(),
@@ -151,8 +163,8 @@ def _integrate(velocity: Callable, start, last: Float[Array, ""], event: diffrax
         t1=last,
         dt0=None,
         y0=start,
-        stepsize_controller=diffrax.PIDController(rtol=_RTOL, atol=_RTOL),
+        stepsize_controller=control,
         event=event,
-        max_steps=_MAX_STEPS,
+        max_steps=max_steps,
         throw=False,
     )
