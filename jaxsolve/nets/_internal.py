@@ -14,7 +14,7 @@ from ._layers import (
     StandardizeBatch as StandardizeBatch,
 )
 from ._network import Fixed as Fixed, networks_in as networks_in
-from ._neurons import split as split, Split as Split
+from ._neurons import Split as Split, split as split
 from ._normalization import AbstractNormalization as AbstractNormalization
 from ._state import (
     copy_state as copy_state,

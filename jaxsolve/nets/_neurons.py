@@ -48,7 +48,7 @@ class Neurons(eqx.Module):
     constants: Fixed
     degree: float = eqx.field(static=True)  # a property of the function
 
-    def __init__(self, g: Any, params: PyTree, *, degree: float, constants: PyTree = None):
+    def __init__(self, g: Any, params: PyTree, *, degree: float | int, constants: PyTree = None):
         if not callable(g):
             raise TypeError(f"g must be a function of one neuron's weights and one sample, got {describe(g)}")
         leaves = jax.tree.leaves((params, constants))

@@ -152,8 +152,8 @@ def _drops(problem: Problem, most: int) -> Drops:
     of_samples = jax.vmap(found.neuron, in_axes=(None, None, 0))
     one = lambda w, constant: of_samples(unravel(jnp.sqrt(rates) * w), constant, problem.x)
     added = lambda w: jax.vmap(one)(w, found.constants)
-    residual_of = lambda neurons: y - jnp.sum(
-        jnp.where(neurons.active[:, None, None], added(neurons.weights), 0), axis=0
+    residual_of = lambda neurons: (
+        y - jnp.sum(jnp.where(neurons.active[:, None, None], added(neurons.weights), 0), axis=0)
     )
     loss_of = lambda residual: problem.loss.value(y - residual, y)
     norms = jnp.linalg.norm(start, axis=1)

@@ -98,7 +98,7 @@ def wait(
         d, rho, _ = y
         now = jnp.maximum(utilities(d), 0)
         largest = jnp.max(jnp.where(able, rho, -jnp.inf))  # taken out of the sum, so that nothing underflows
-        shared = together @ (now * jnp.exp(degree * jnp.where(able, rho - largest, -jnp.inf)))
+        shared = together.astype(dtype) @ (now * jnp.exp(degree * jnp.where(able, rho - largest, -jnp.inf)))
         log = jnp.log(jnp.maximum(shared, jnp.finfo(dtype).tiny)) + degree * largest - jnp.log(jnp.where(able, gain, 1))
         return jnp.max(jnp.where(able, log, -jnp.inf))
 
