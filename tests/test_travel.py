@@ -58,6 +58,10 @@ def _affine(params, x):
     return params @ x
 
 
+def _product(theta, direction, x):
+    return (theta[0] * theta[1] * (direction @ x))[None]
+
+
 def _squared(f, y):
     return (f - y) ** 2
 
@@ -92,6 +96,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "GradientFlow": lambda: js.GradientFlow(js.integrators.FunctionSpace(), until=js.until.loss_below(0.1)),
     "InfiniteWidth": js.InfiniteWidth,
     "MomentumFlow": lambda: js.MomentumFlow(tau=0.5),
+    "AlternatingFlow": js.AlternatingFlow,
     "RichLimit": lambda: js.RichLimit(),
     "RodFlow": lambda: js.RodFlow(rate=0.1),
     "SoftCommittee": lambda: js.SoftCommittee(0.5),
@@ -99,6 +104,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "dynamics.OrderParameters": lambda: js.dynamics.OrderParameters.of(
         X[:2], jnp.ones(2), teacher=X[2:3], teacher_readout=jnp.ones(1)
     ),
+    "dynamics.Drops": lambda: js.dynamics.Drops(jnp.ones(1), jnp.ones(2), jnp.zeros(1, int), jnp.ones((2, 1))),
     "dynamics.RunEnd": lambda: js.dynamics.RunEnd(js.GradientFlow(), 1.0),
     "dynamics.WidthLimit": lambda: js.limits(_problem()).kind,
     # Parts of them
@@ -138,6 +144,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "nets.MixedPrecision": lambda: js.nets.MixedPrecision(eqx.nn.Linear(2, 1, key=KEY), jnp.bfloat16),
     "nets.Mirrored": js.nets.Mirrored,
     "nets.NearParallel": lambda: js.nets.NearParallel(0.1),
+    "nets.Neurons": lambda: js.nets.Neurons(_product, jnp.ones((3, 2)), degree=2, constants=jnp.ones((3, 2))),
     "nets.NoNormalization": js.nets.NoNormalization,
     "nets.Optimizers": lambda: js.nets.Optimizers.ANY,
     "nets.Padded": lambda: js.nets.Padded(3, 8),

@@ -66,8 +66,9 @@ def _when_crossed(ts, values, level):
 
 
 def _flow(problem, last, size, observe):
-    # Errors must stay small beside weights that have hardly grown.
-    flow = js.GradientFlow(diffrax.Dopri8(), rtol=1e-8, atol=1e-12 * size**2)
+    # Errors must stay small beside weights that have hardly grown; kinks are too many for such tolerances.
+    smooth = getattr(problem.net, "activation", js.nets.linear) is js.nets.linear
+    flow = js.GradientFlow(diffrax.Dopri8(), rtol=1e-8, atol=1e-12 * size**2) if smooth else js.GradientFlow()
     ts = np.linspace(0, last, 2000)
     return ts, np.asarray(js.solve(problem, flow, ts, observe=observe)[observe.name])
 
@@ -112,19 +113,19 @@ def test_order_and_times_are_those_of_gradient_flow(make, draws):
 @pytest.mark.x64_only
 @pytest.mark.slow
 def test_errors_fall_like_one_over_the_logarithm_of_the_size():
-    """Times are off by a constant, 0.8 on average here, while they grow like log(1/size)."""
+    """Times are off by a constant while they grow like log(1/size): twice as long a wait has half the relative error."""
     off, relative = [], []
-    for size in (1e-2, 1e-4, 1e-6):
+    for size in (1e-4, 1e-6, 1e-8):
         here = []
-        for draw in range(6):
+        for draw in range(4):
             problem = _linear(jax.random.key(draw), size)
             times, losses, _ = _drops(problem)
             measured = _when_losses_drop(problem, times, losses, size)
             here.append((np.abs(times - measured).mean(), np.abs(times / measured - 1).mean()))
         off.append(np.mean(here, axis=0)[0])
-        relative.append(np.mean(here, axis=0)[1] * np.log(1 / size))
+        relative.append(np.mean(here, axis=0)[1])
     assert max(off) < 1.1 * min(off)
-    assert max(relative) < 2 * min(relative)
+    np.testing.assert_allclose(relative[2] / relative[0], 0.5, atol=0.1)
 
 
 @pytest.mark.x64_only

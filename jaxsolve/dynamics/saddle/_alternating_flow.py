@@ -14,7 +14,7 @@ from ..._numerics import nonzero
 from ...losses import MSE
 from ...nets._internal import Split, split
 from ._active import settle
-from ._dormant import Neurons, wait
+from ._dormant import Population, wait
 
 
 class Drops(eqx.Module):
@@ -57,7 +57,8 @@ class AlternatingFlow(AbstractRandomAccess):
 
     It is the limit of gradient flow for weights of size $a \to 0$. Times of drops grow like $\log(1/a)$ for
     $\kappa = 2$ and like $a^{2-\kappa}$ above. For $\kappa = 2$ they are off by a constant, relatively by
-    $1/\log(1/a)$.
+    $1/\log(1/a)$. What a neuron has grown of one direction beside another is lost once it is below rounding: below
+    about $a = 10^{-8}$ ($10^{-4}$ in single precision) drops after the first may be late or missing.
 
     For `nets.MLP` of depth 1 without biases with ReLU, leaky ReLU or linear activation, `nets.TwoLayerLinear`,
     `nets.LinearAttention` with separate keys and queries, and any other neurons by `nets.Neurons`. With `js.solve`
@@ -131,7 +132,7 @@ class AlternatingFlow(AbstractRandomAccess):
 
 
 class _March(NamedTuple):
-    neurons: Neurons
+    neurons: Population
     t: Float[Array, ""]
     drop: Int[Array, ""]
     times: Float[Array, " drops"]
@@ -157,12 +158,12 @@ def _drops(problem: Problem, most: int) -> Drops:
     )
     loss_of = lambda residual: problem.loss.value(y - residual, y)
     norms = jnp.linalg.norm(start, axis=1)
-    neurons = Neurons(start / nonzero(norms)[:, None], jnp.log(norms), jnp.zeros(count, bool))
+    neurons = Population(start / nonzero(norms)[:, None], jnp.log(norms), jnp.zeros(count, bool))
     # Gains below what rounding leaves of the targets are none.
     least = 2 * loss_of(y) * float(jnp.finfo(dtype).eps) ** 0.5
     slots = min(count, most)
 
-    def rest(neurons: Neurons) -> Neurons:
+    def rest(neurons: Population) -> Population:
         """The active neurons where they come to rest."""
         places = jnp.nonzero(neurons.active, size=slots, fill_value=count)[0]
         held = lambda leaf: jnp.take(leaf, places, axis=0, mode="clip")
@@ -178,7 +179,7 @@ def _drops(problem: Problem, most: int) -> Drops:
         gone = norms < 1e-3 * jnp.linalg.norm(before, axis=1)
         # One that has shrunk to 0 is dormant again, at the size that it had: it falls, and may rise, from there.
         write = lambda leaf, new: leaf.at[places].set(jnp.where(_like(gone, new), held(leaf), new), mode="drop")
-        return Neurons(
+        return Population(
             write(neurons.directions, after / nonzero(norms)[:, None]),
             write(neurons.sizes, jnp.log(norms)),
             neurons.active.at[places].set(~gone, mode="drop"),
@@ -188,7 +189,7 @@ def _drops(problem: Problem, most: int) -> Drops:
         waited = wait(added, found.degree, march.neurons, residual_of(march.neurons), least)
         t, first = march.t + waited.t, waited.first
         size = jnp.linalg.norm(waited.target)
-        woken = Neurons(
+        woken = Population(
             waited.neurons.directions.at[first].set(waited.target / nonzero(size)),
             waited.neurons.sizes.at[first].set(jnp.log(size)),
             waited.neurons.active.at[first].set(True),

@@ -1,4 +1,4 @@
-r"""Neurons too small to change the residual: each climbs its own utility until the first is large enough to count.
+r"""Population too small to change the residual: each climbs its own utility until the first is large enough to count.
 
 With $\theta = e^\rho d$, $|d| = 1$, and the utility $U(d) = \frac1n \sum_\mu g(d, x_\mu) \cdot r_\mu$ of a neuron of
 degree $\kappa$ under a fixed residual r, the gradient flow of $\theta$ is
@@ -26,7 +26,7 @@ _SETTLED = 1e-3  # the part of the slope of the utility along the sphere that co
 _ALIKE = 0.99  # cosine of what two neurons add, from where on they act together
 
 
-class Neurons(NamedTuple):
+class Population(NamedTuple):
     """All neurons at one time, in units in which all rates are 1.
 
     Attributes:
@@ -59,13 +59,13 @@ class Wait(NamedTuple):
     """
 
     t: Float[Array, ""]
-    neurons: Neurons
+    neurons: Population
     first: Int[Array, ""]
     target: Float[Array, " size"]
 
 
 def wait(
-    added: Added, degree: float, neurons: Neurons, residual: Float[Array, "n out"], least: Float[Array, ""]
+    added: Added, degree: float, neurons: Population, residual: Float[Array, "n out"], least: Float[Array, ""]
 ) -> Wait:
     """Lets all dormant neurons grow until those of one kind would fit their part of the residual.
 
@@ -106,7 +106,7 @@ def wait(
         d, rho, _ = state
         utility, across = climb(d)
         largest = jnp.max(jnp.where(able, rho, -jnp.inf))
-        # Neurons that never count are held.
+        # Population that never count are held.
         pace = jnp.where(able, jnp.exp((degree - 2) * (rho - largest)), 0)
         return pace[:, None] * across, degree * pace * utility, jnp.exp(-(degree - 2) * largest)
 
@@ -129,10 +129,10 @@ def wait(
     first = jnp.argmax(jnp.where(together[leading], log, -jnp.inf))
     size = (reached[first] / nonzero(power[first])) ** (1 / degree)
     t = jnp.where(any_able, t, jnp.inf)
-    return Wait(t, Neurons(directions, sizes, neurons.active), first, size * ends[first])
+    return Wait(t, Population(directions, sizes, neurons.active), first, size * ends[first])
 
 
-def _destinations(climb: Callable, neurons: Neurons) -> Float[Array, "neurons size"]:
+def _destinations(climb: Callable, neurons: Population) -> Float[Array, "neurons size"]:
     """Where the direction of each dormant neuron comes to rest on the sphere, whatever the sizes."""
 
     def settled(t, y, *_, **__) -> Bool[Array, ""]:
