@@ -21,6 +21,6 @@ for color, size in zip(js.plot.COLORS, (0.1, 0.03, 0.01), strict=False):
     steps = jnp.concatenate([ts[:1], drops.times, ts[-1:]])
     ax.stairs(2 * drops.losses, steps, baseline=None, color="black", linestyle="dashed", linewidth=0.8)
 for loss in js.theory.in_context_losses(values, context):
-    ax.axhline(loss, color="gray", linewidth=0.5, linestyle="dotted")
+    ax.axhline(float(loss), color="gray", linewidth=0.5, linestyle="dotted")
 ax.set(xscale="log", xlabel="time $t$ (gradient-flow units)", ylabel="mean squared error")
 ax.legend(frameon=False)

@@ -98,8 +98,10 @@ def split(net: Any, params: PyTree) -> Split | None:
         return Split(net.neuron, net.params, net.constants.arrays, eta, net.degree, join)
     if isinstance(net, LinearAttention) and net.rank is not None:
         return _heads(net, params)
-    two_layers = isinstance(net, AbstractDense) and len(net.weights) == 2 and not net.biases and net.units is None
-    return _hidden(net, params) if two_layers and net.activation.homogeneous else None
+    if not isinstance(net, AbstractDense) or not net.activation.homogeneous:
+        return None
+    two_layers = len(net.weights) == 2 and not net.biases and net.units is None
+    return _hidden(net, params) if two_layers else None
 
 
 def _hidden(net: AbstractDense, params: PyTree) -> Split:

@@ -113,7 +113,7 @@ def test_order_and_times_are_those_of_gradient_flow(make, draws):
 @pytest.mark.x64_only
 @pytest.mark.slow
 def test_errors_fall_like_one_over_the_logarithm_of_the_size():
-    """Times are off by a constant while they grow like log(1/size): twice as long a wait has half the relative error."""
+    """Times are off by a constant while they grow like log(1/size): after twice the wait, half the relative error."""
     off, relative = [], []
     for size in (1e-4, 1e-6, 1e-8):
         here = []
@@ -225,6 +225,12 @@ def test_what_is_refused(change, message):
     problem = js.Problem(net, x, jnp.ones((4, net.out_size)), **change)
     with pytest.raises(js.NotApplicable, match=message):
         js.AlternatingFlow().drops(problem)
+
+
+def test_another_degree_is_refused():
+    net = js.nets.Neurons(lambda theta, x: theta[0] ** 3 * x, 1e-3 * jnp.ones((2, 1)), degree=2)
+    with pytest.raises(js.NotApplicable, match="the degree of the neurons is another one"):
+        js.solve(js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1))), js.AlternatingFlow(), 1.0)
 
 
 def test_large_starts_are_not_small():

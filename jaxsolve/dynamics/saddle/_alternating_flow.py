@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from ..._checks import require_size
 from ..._core import AbstractRandomAccess, Assumption, NotApplicable, Problem, Quantity, Validity, View
-from ..._numerics import nonzero
+from ..._numerics import nonzero, norm
 from ...losses import MSE
 from ...nets._internal import Split, split
 from ._active import settle
@@ -110,9 +110,15 @@ class AlternatingFlow(AbstractRandomAccess):
         if found is not None:
             small = found.degree >= 2
             assumptions.append(Assumption.of_kind("degree at least 2", small, f"degree {found.degree}", dtype))
-        if not any(a.structural for a in assumptions):
-            share = jnp.sum(problem.outputs(problem.params) ** 2) / nonzero(jnp.sum(problem.y**2))
-            assumptions.append(Assumption("small outputs at the start", jnp.sqrt(share), 0.1, "over the targets"))
+        if found is not None and not any(a.structural for a in assumptions):
+            start = problem.outputs(problem.params)
+            doubled = problem.outputs(jax.tree.map(lambda leaf: 2 * leaf, problem.params)) / 2**found.degree
+            off = norm(doubled - start) / nonzero(norm(start))
+            name = f"twice the weights, 2^{found.degree:g} times the outputs"
+            assumptions += [
+                Assumption(name, off, 1e-3, "the degree of the neurons is another one"),
+                Assumption("small outputs at the start", norm(start) / nonzero(norm(problem.y)), 0.1, "over targets"),
+            ]
         return Validity(tuple(assumptions), asymptotic=True)
 
     def drops(self, problem: Problem) -> Drops:

@@ -144,7 +144,8 @@ def _destinations(climb: Callable, neurons: Population) -> Float[Array, "neurons
     start = neurons.directions
     last = jnp.where(settled(None, start), 0, jnp.asarray(jnp.inf, start.dtype))
     control = diffrax.PIDController(rtol=_RTOL, atol=_RTOL)
-    ends = _integrate(velocity, start, last, diffrax.Event(settled), control, _STEPS_TO_SETTLE).ys[-1]
+    ends: Any = _integrate(velocity, start, last, diffrax.Event(settled), control, _STEPS_TO_SETTLE).ys
+    ends = ends[-1]
     return ends / nonzero(jnp.linalg.norm(ends, axis=1, keepdims=True))
 
 
