@@ -156,6 +156,34 @@ def test_neurons_with_kinks():
         np.testing.assert_allclose(times, measured, rtol=0.05)
 
 
+@pytest.mark.x64_only
+@pytest.mark.slow
+def test_modular_addition_learns_strong_fourier_modes_first():
+    """Quadratic neurons, of degree 3, on a + b modulo 5, where numbers are shifts of a wave of two frequencies."""
+    size, modulus, count = 1e-3, 5, 8
+    place = np.arange(modulus)
+    wave = 2.0 * np.cos(2 * np.pi * place / modulus) + 0.9 * np.cos(4 * np.pi * place / modulus + 0.4)
+    shifted = np.stack([np.roll(wave, shift) for shift in place]) / np.sqrt(modulus)
+    first, second = np.divmod(np.arange(modulus**2), modulus)
+    x = np.concatenate([shifted[first], shifted[second]], axis=1)
+    keys = jax.random.split(jax.random.key(0))
+    weights = {
+        "u": size * jax.random.normal(keys[0], (count, 2 * modulus)),
+        "w": size * jax.random.normal(keys[1], (count, modulus)),
+    }
+    net = js.nets.Neurons(lambda theta, x: theta["w"] * (theta["u"] @ x) ** 2, weights, degree=3)
+    problem = js.Problem(net, x, shifted[(first + second) % modulus])
+    times, losses, found = _drops(problem, 4)
+    assert len(times) == 4
+    for drop, neuron in enumerate(found.neurons):
+        waves = np.abs(np.fft.fft(found.params.params["w"][drop + 1, neuron]))
+        assert waves[2] < 0.05 * waves[1]
+    ts = np.linspace(0, 1.3 * times[-1], 1000)
+    loss = np.asarray(js.solve(problem, js.GradientFlow(diffrax.Dopri8()), ts)["loss"])
+    left = losses[1:] + (losses[:-1] - losses[1:]) / 4
+    np.testing.assert_allclose(times, [_when_crossed(ts, -loss, -level) for level in left], rtol=0.05)
+
+
 def test_levels_are_the_best_of_each_rank():
     """Eckart and Young: what is left are the smaller singular values."""
     problem = _linear(jax.random.key(3), SIZE)
