@@ -51,6 +51,7 @@ from .dynamics import (
     InfiniteWidth as InfiniteWidth,
     limits as limits,
     MomentumFlow as MomentumFlow,
+    MuonFlow as MuonFlow,
     RichLimit as RichLimit,
     RodFlow as RodFlow,
     SoftCommittee as SoftCommittee,

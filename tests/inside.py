@@ -76,6 +76,9 @@ from jaxsolve.dynamics.flow._choice import (
 # Whether a network bends decides which integrator is taken, and how many steps are too few.
 from jaxsolve.dynamics.flow._kinks import kinked
 
+# What steps are chosen by: wrong derivatives show in the number of steps alone.
+from jaxsolve.dynamics.flow._polar import smoothed_polar
+
 # Its gradient noise is compared with that of batches, weight by weight.
 from jaxsolve.dynamics.flow._stochastic_flow import batch_weights
 
@@ -318,6 +321,7 @@ __all__ = [
     "shown",
     "simulate_draw",
     "slope",
+    "smoothed_polar",
     "slope_at",
     "structured",
     "takes_state",

@@ -101,6 +101,7 @@ VERBS = {
     "Adam": lambda p: _run(p["net"], js.Descent(optax.adam(0.1))),
     "MomentumFlow": lambda p: _run(p["net"], js.MomentumFlow(tau=0.3, integrator=js.integrators.FunctionSpace())),
     "StochasticFlow": lambda p: _run(p["net"], js.StochasticFlow(1e-4, key=jax.random.key(1, impl="threefry2x32"))),
+    "MuonFlow": lambda p: _run(p["net"], js.MuonFlow(eps=1e-3)),
     "CentralFlow": lambda p: _run(p["net"], js.CentralFlow(optax.sgd(0.5))),
     "RodFlow": lambda p: _run(p["net"], js.RodFlow(rate=0.5)),
     "RichLimit": lambda p: _run(p["line"], js.RichLimit(samples=64, nodes=20, at_any_richness=True), [0.0, 0.5]),

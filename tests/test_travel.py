@@ -97,6 +97,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "InfiniteWidth": js.InfiniteWidth,
     "MomentumFlow": lambda: js.MomentumFlow(tau=0.5),
     "AlternatingFlow": js.AlternatingFlow,
+    "MuonFlow": lambda: js.MuonFlow(eps=1e-3),
     "RichLimit": lambda: js.RichLimit(),
     "RodFlow": lambda: js.RodFlow(rate=0.1),
     "SoftCommittee": lambda: js.SoftCommittee(0.5),

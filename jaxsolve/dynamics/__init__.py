@@ -7,6 +7,7 @@ from .edge._edge_optimizer import scalar_rmsprop as scalar_rmsprop
 from .edge._rod_flow import RodFlow as RodFlow
 from .flow._gradient_flow import GradientFlow as GradientFlow
 from .flow._momentum_flow import MomentumFlow as MomentumFlow
+from .flow._muon_flow import MuonFlow as MuonFlow
 from .flow._stochastic_flow import StochasticFlow as StochasticFlow
 from .lazy._frozen_kernel import FrozenKernel as FrozenKernel
 from .lazy._infinite_width import InfiniteWidth as InfiniteWidth

@@ -1,0 +1,123 @@
+"""The flow of orthogonalized gradients as a differential equation."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..._core import Certificate, flat_rates, Problem, View
+from ..._numerics import nonzero, norm
+from ...integrators import RungeKuttaChebyshev
+from ._polar import smoothed_polar
+from ._system import AbstractPlainSystem
+
+
+class SpeedController(diffrax.AbstractStepSizeController):
+    """Chooses steps whose error is rtol times the way that a mode of full speed, the rate of its layer, goes in them.
+
+    A mode that chatters about its end goes there and back at full speed however short the steps are. Errors relative to
+    the parameters would let that pass; this one does not, at any scale of parameters and gradients.
+
+    Attributes:
+        rtol: the tolerance.
+        eta: the rate of every parameter.
+    """
+
+    rtol: float = eqx.field(static=True)  # decides nothing but numbers
+    eta: Float[Array, " params"]
+
+    @property
+    def _rule(self) -> diffrax.PIDController:
+        # States are given as zeros below, so that errors, which are scaled already, are divided by atol alone.
+        return diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=0.3, icoeff=0.4)
+
+    def wrap(self, direction: Any) -> "SpeedController":
+        del direction
+        return self
+
+    def init(self, terms, t0, t1, y0: Any, dt0, args, func, error_order):
+        return self._rule.init(terms, t0, t1, y0, dt0, args, func, error_order)
+
+    def adapt_step_size(self, t0, t1, y0: Any, y1_candidate: Any, args, y_error: Any, error_order, controller_state):
+        error = self.scaled(t1 - t0, y_error)
+        zero = jnp.zeros_like(error)
+        # Relative to the length of a step, its error is of one order less.
+        return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order - 1, controller_state)
+
+    def scaled(self, size: Any, error: Float[Array, " params"]) -> Float[Array, ""]:
+        """The error of a step of this size in units of the tolerance: the norm over all, in which a mode counts whole.
+
+        What is frozen has none. A step of no length has none either.
+        """
+        return jnp.linalg.norm(error / nonzero(self.eta)) / nonzero(self.rtol * size)  # inf for inf, as norm is not
+
+
+class MuonSystem(AbstractPlainSystem):
+    """W' = -eta polar(dL/dW) of matrices; y holds the parameters in one vector."""
+
+    problem: Problem
+    eps: Float[Array, ""]
+    sign_of_vectors: bool
+    solver: RungeKuttaChebyshev
+    controller: SpeedController
+
+    def __init__(self, problem: Problem, eps: Float[Array, ""], rtol: float, *, sign_of_vectors: bool):
+        self.problem, self.eps, self.sign_of_vectors = problem, eps.astype(problem.dtype), sign_of_vectors
+        self.solver, self.controller = RungeKuttaChebyshev(), SpeedController(rtol, flat_rates(problem))
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid & jnp.isfinite(self.eps) & (self.eps > 0)
+
+    @property
+    def start(self) -> Float[Array, " params"]:
+        return ravel_pytree(self.problem.params)[0]
+
+    def _direction(self, gradient: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The direction that a parameter goes against."""
+        if gradient.ndim >= 2:
+            return smoothed_polar(gradient.reshape(gradient.shape[0], -1), self.eps).reshape(gradient.shape)
+        # Of a single number it is the sign.
+        return gradient / jnp.hypot(gradient, self.eps) if self.sign_of_vectors else gradient
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        def field(t: Any, y: Array, args: Any) -> Array:
+            del t, args
+            gradient = jax.grad(self.problem.objective)(self.params(y))
+            return -self.controller.eta * ravel_pytree(jax.tree.map(self._direction, gradient))[0]
+
+        return diffrax.ODETerm(field)
+
+    @property
+    def tolerances(self) -> dict[str, Any]:
+        return {"rtol": self.controller.rtol}
+
+    def first_step(self) -> Float[Array, ""]:
+        # One that moves the parameters by the tolerance, relative to their size.
+        velocity = self.terms.vf(jnp.zeros((), self.problem.dtype), self.start, None)
+        return self.controller.rtol * nonzero(norm(self.start)) / nonzero(norm(velocity))
+
+    def position(self, y: Float[Array, " params"]) -> Float[Array, " params"]:
+        return y
+
+    def view(self, t: Float[Array, ""], y: Float[Array, " params"]) -> View:
+        return View(self.problem, t, self.params(y))
+
+    def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
+        del t, y
+        # Nothing is conserved, and steps are as long as modes go straight, too long for an integral of the energy.
+        nothing = jnp.full_like(step_error, jnp.nan)
+        return Certificate(nothing, nothing, step_error, jnp.full_like(step_error, self.controller.rtol))
+
+    def scaled_error(self, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
+        del t1, y0, y1
+        # Errors here are those of accepted steps, which the controller has held below the tolerance.
+        return jnp.ones((), error.dtype)
+
+    def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        return solver_state.evaluations, jnp.zeros_like(attempts)
