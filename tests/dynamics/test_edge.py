@@ -257,17 +257,21 @@ def test_rmsprop_shows_its_numbers():
     assert CentralFlow(optax.sgd(0.1)).name == "CentralFlow(sgd)"
     with pytest.raises(ValueError, match="exactly one"):
         CentralFlow()
-    with pytest.raises(ValueError, match="exactly one"):
-        RodFlow(optax.sgd(0.1), rate=0.1)
 
 
-def test_a_rod_takes_gradient_descent_alone():
+def test_a_rod_takes_a_rate_or_an_optimizer():
     assert RodFlow(optax.sgd(0.1)).rate == RodFlow(rate=0.1).rate
     np.testing.assert_array_equal(jax.jit(lambda rate: RodFlow(optax.sgd(rate)).rate)(0.1), RodFlow(rate=0.1).rate)
     ends = [solve(valley(1.9), flow, 1.0)["loss"] for flow in (RodFlow(optax.sgd(0.1)), RodFlow(rate=0.1))]
     np.testing.assert_allclose(*ends, rtol=cases.eps(500))
-    for optimizer in (optax.sgd(0.1, momentum=0.5), optax.rmsprop(0.1), optax.sgd(-0.1)):
-        with pytest.raises(ValueError, match=r"rod flow is known for gradient descent .*js\.Descent runs it"):
+    assert RodFlow(optax.sgd(0.1)).name == "RodFlow"
+    assert RodFlow(optax.adam(0.1)).name == "RodFlow(adam)"
+    with pytest.raises(ValueError, match="give an optimizer"):
+        RodFlow()
+    with pytest.raises(ValueError, match="loss of a step"):
+        RodFlow(optax.polyak_sgd(), rate=0.1)
+    for optimizer in (optax.rmsprop(0.1), optax.sgd(-0.1)):
+        with pytest.raises(ValueError, match="give rate="):
             solve(valley(1.9), RodFlow(optimizer), 1.0)
 
 

@@ -4,144 +4,60 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float
 
 from ..._checks import one_number
-from ..._core import Certificate, flat_rates, Observed, Problem, View
-from ..._numerics import nonzero, safe_sqrt
-from ...integrators import RungeKuttaChebyshev
+from ..._core import Problem
 from ...until import AbstractCondition
-from ..descent._optimizer import Optimizer, require_scaling
+from ..descent._optimizer import ignores_gradient_scale, Optimizer, require_scaling
+from ..descent._rate import time_of_step
 from ..flow._flow import AbstractFlow, read_options
-from ..flow._integrator import controller
-from ..flow._system import AbstractSystem, SMOOTH_RTOL
-from ._edge_optimizer import descent_rate
-
-
-class RodSystem(AbstractSystem):
-    """The middle m of the rod and its half d in one vector, and behind them a 0, where other flows have an energy."""
-
-    problem: Problem
-    rate: Float[Array, ""]
-    solver: diffrax.AbstractSolver
-    controller: diffrax.PIDController
-
-    def __init__(self, problem: Problem, rate: Float[Array, ""], rtol: float | None, atol: float | None):
-        self.problem, self.rate, self.solver = problem, rate.astype(problem.dtype), RungeKuttaChebyshev()
-        rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
-        self.controller = controller(problem, rtol, atol)
-
-    def _gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
-        return jax.grad(lambda vector: self.problem.objective(ravel_pytree(self.problem.params)[1](vector)))(w)
-
-    @property
-    def valid(self) -> Bool[Array, ""]:
-        return self.problem.valid & jnp.isfinite(self.rate) & (self.rate > 0)
-
-    @property
-    def start(self) -> Float[Array, " state"]:
-        w = ravel_pytree(self.problem.params)[0]
-        # Half of the first step of descent, w_1 - w_0 = -r g.
-        half = -self.rate * flat_rates(self.problem) * self._gradient(w) / 2
-        return jnp.concatenate([w, half, jnp.zeros_like(w, shape=1)])
-
-    @property
-    def terms(self) -> diffrax.ODETerm:
-        eta, eps = flat_rates(self.problem), float(jnp.finfo(self.problem.dtype).eps)
-
-        def field(t: Any, y: Array, args: Any) -> Array:
-            del t, args
-            m, d = _split(y)
-            # Below the edge d decays, until rounding alone drives it, as it does descent.
-            rounding = eps * m
-            # A rod that is short beside m is seen longer, since m + d rounds; from m on, which it moves no more.
-            size = lambda vector: safe_sqrt(jnp.sum(vector**2))
-            far = eps ** (1 / 3) * size(m) / nonzero(size(d))
-            short = far > 1
-            ahead, behind = self._gradient(m + jnp.where(short, far, 1) * d), self._gradient(m - jnp.where(short, 0, d))
-            # d' = (g(m + d) - g(m - d))/2 - 2 d/r, as a step takes the time r; one-sided it is over `far`, not 2.
-            slope = eta * (ahead - behind) / jnp.where(short, far, 2) - 2 * (d - rounding) / self.rate
-            mean = jnp.where(short, behind, (ahead + behind) / 2)
-            return jnp.concatenate([-eta * mean, slope, jnp.zeros_like(y, shape=1)])
-
-        return diffrax.ODETerm(field)
-
-    @property
-    def tolerances(self) -> dict[str, Any]:
-        return {"rtol": self.controller.rtol, "atol": self.controller.atol}
-
-    def first_step(self) -> Float[Array, ""]:
-        return self.rate
-
-    def position(self, y: Float[Array, " state"]) -> Float[Array, " state"]:
-        return y
-
-    def params(self, w: Float[Array, " state"]) -> Observed:
-        m, d = _split(w)
-        unravel = ravel_pytree(self.problem.params)[1]
-        ends = [m + d, m - d]
-        # Descent is at both ends in turn, so that averages are over both.
-        loss = sum(self.problem.objective(unravel(end)) for end in ends) / 2
-        square = sum(jnp.sum(self._gradient(end) ** 2) for end in ends) / 2
-        known = {"averaged_loss": loss, "averaged_squared_gradient": square, "oscillation": jnp.sum(d**2)[None]}
-        return Observed(unravel(m), {name: jnp.asarray(value) for name, value in known.items()})
-
-    def view(self, t: Float[Array, ""], y: Float[Array, " state"]) -> View:
-        known = self.params(y)
-        return View(self.problem, t, known.params, given_observations=known.observations)
-
-    def lost(self, y: PyTree) -> Bool[Array, ""]:
-        del y
-        return jnp.array(False)
-
-    def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
-        del t, y
-        nothing = jnp.full_like(step_error, jnp.nan)
-        return Certificate(nothing, nothing, step_error, jnp.full_like(step_error, self.controller.rtol))
-
-    def scaled_error(self, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
-        del t1
-        size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
-        return jnp.asarray(self.controller.norm(error / (self.controller.atol + self.controller.rtol * size)))
-
-    def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        # Each evaluation of the field takes gradients at two points.
-        return 2 * solver_state.evaluations, jnp.zeros_like(attempts)
+from ..flow._system import AbstractSystem
+from ._rod_system import RodSystem
 
 
 class RodFlow(AbstractFlow):
-    r"""The flow of gradient descent at the edge of stability at the price of two gradients, without a Hessian.
+    r"""The flow of an optimizer at the edge of stability at the price of two gradients, without a Hessian.
 
-    Let w_n be the iterates of descent at rate r, $m_n = (w_n + w_{n+1})/2$ their midpoints and
-    $d_n = (-1)^n (w_{n+1} - w_n)/2$ half their differences, whose sign does not alternate where descent does.
-    Because w_n and w_{n+1} are m_n - d_n and m_n + d_n in one order or the other, exactly
+    Let $z_{n+1} = F(z_n)$ be the steps of an optimizer, z = (w, what it remembers). Of the midpoints
+    $m_n = (z_n + z_{n+1})/2$ and the halves $d_n = (-1)^n (z_{n+1} - z_n)/2$, whose sign does not alternate where the
+    optimizer does, $z_n$ and $z_{n+1}$ are the ends $z_\pm = m \pm d$ in one order or the other. So, exactly,
 
-    $m_{n+1} - m_n = -\frac r2 (g(m + d) + g(m - d))$ and $d_{n+1} - d_n = \frac r2 (g(m + d) - g(m - d)) - 2 d$
+    $m_{n+1} - m_n = \frac12 (F(z_+) + F(z_-)) - m$ and $d_{n+1} - d_n = -\frac12 (F(z_+) - F(z_-)) - d$.
 
-    with g the gradient (times eta). The rod flow takes the differences for derivatives by step. Along an eigenvector of
-    curvature S, d grows by r S - 2 per step: its edge is that of descent, S = 2/r, and near it it grows as fast. Below
-    it d decays until rounding drives it, as it does in descent. The mean over the ends, (L(m + d) + L(m - d))/2, is the
-    averaged loss, and d d^T the covariance, of rank one: where several eigenvalues are at the edge, d is the sum of
-    their oscillations.
+    The rod flow takes the differences for derivatives by step: $z_\pm' = F(z_\mp) - z_\pm$. Along an eigenvector of
+    the linearized step with multiplier mu, d grows by -(1 + mu) per step: exactly where the optimizer is unstable by a
+    multiplier below -1, and near that edge as fast. With the curvature S (preconditioned, of Adam) it is at
+    S = 2/r for gradient descent, 2(1 + b)/r for heavy balls, 2(1 + b)/((1 + 2b) r) for Nesterov's, 2/r for RMSProp and
+    2(1 + b1)/((1 - b1) r) for Adam. For gradient descent
+    $m' = -\frac r2 (g(m + d) + g(m - d))$ and $d' = \frac r2 (g(m + d) - g(m - d)) - 2 d$.
 
-    Far beyond the edge it is off, as ln(r S - 1) < r S - 2: on (a b - 1)^2/2 from a = 2.2, b = 0.03 at r = 0.5, where
-    2/r = 4, its sharpness ends at 3.0, that of descent at 2.1, and that of gradient flow at 5.2. Times are those of
-    `Descent`. It starts at m = w_0, d = -r g(w_0)/2.
+    Below the edge d decays until rounding drives it, as in descent. The mean over the ends, (L(m + d) + L(m - d))/2, is
+    the averaged loss, and d d^T the covariance, of rank one: where several eigenvalues are at the edge, d is the sum of
+    their oscillations. Squares that an optimizer averages stay positive at both ends.
+
+    Far from the edge it is off, as ln(-mu) is not -(1 + mu): on (a b - 1)^2/2 from a = 2.2, b = 0.03 at r = 0.5, where
+    2/r = 4, its sharpness ends at 3.0, that of descent at 2.1, and that of gradient flow at 5.2. Multipliers that are
+    complex, as those of momentum are below its edge, ring in descent and are damped here: docs/edge-of-stability.md
+    has measurements.
+
+    Times are those of `Descent`. It starts at m = z_0, with half of the first step for d in the weights.
 
     Arguments:
-        optimizer: gradient descent, `optax.sgd(rate)` without momentum, on the full batch.
-        rate: instead of it, its rate.
-        rtol, atol: tolerances of a step of `integrators.RungeKuttaChebyshev`; None takes 1e-4 and 1e-6.
+        optimizer: an optax transformation, as `Descent` takes it, on the full batch; weight decay, clipping and
+            schedules may be in it. What it remembers must be numbers; a count of steps becomes a time.
+        rate: the gradient-flow time of its step, if it does not show it; without an optimizer, the rate of gradient
+            descent.
+        rtol, atol: tolerances of a step, of `integrators.RungeKuttaChebyshev` for gradient descent and of
+            `diffrax.Tsit5` where something is remembered; None takes 1e-4 and 1e-6. What is remembered has rtol alone,
+            relative to its root mean square.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
 
     Raises:
-        ValueError: not exactly one of optimizer and rate; a number is out of range; when used, the optimizer is not
-            gradient descent, or the network's scaling is for Adam.
+        ValueError: neither optimizer nor rate; a number is out of range; the optimizer asks for the loss; when used, it
+            does not show its rate, or the network's scaling is for another kind.
         TypeError: the optimizer is no optax transformation, `until` no condition.
 
     Example:
@@ -152,10 +68,11 @@ class RodFlow(AbstractFlow):
         >>> print(f"{js.solve(problem, js.RodFlow(rate=0.1), 30.0)['loss']:.2f}")
         0.00
 
-    Source: the equations are derived above; Regis & Chewi 2026, arXiv:2602.01480, propose a flow of this name.
+    Source: the equations are derived above; Regis & Chewi 2026, arXiv:2602.01480 (gradient descent) and
+    arXiv:2605.06821 (momentum, Adam), propose flows of this name.
     """
 
-    optimizer: Optimizer | None
+    optimizer: Optimizer
     given_rate: Float[Array, ""] | None
     rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
     atol: float | None = eqx.field(static=True)
@@ -174,10 +91,18 @@ class RodFlow(AbstractFlow):
         until: AbstractCondition | None = None,
         max_steps: int = 100_000,
     ):
-        if (optimizer is None) == (rate is None):
-            raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
-        self.optimizer = None if optimizer is None else Optimizer(optimizer)
+        if optimizer is None and rate is None:
+            raise ValueError("give an optimizer, such as optax.sgd(0.1), or the rate= of gradient descent")
         self.given_rate = None if rate is None else one_number(rate, "rate")
+        if optimizer is None:
+            assert self.given_rate is not None
+            optimizer = optax.sgd(self.given_rate)
+        self.optimizer = Optimizer(optimizer)
+        if self.optimizer.by_loss:
+            raise ValueError(
+                "the rod flow has no loss of a step, which this optimizer asks for "
+                f"({self.optimizer.name}): js.Descent runs it"
+            )
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, False
         )
@@ -185,32 +110,17 @@ class RodFlow(AbstractFlow):
 
     @property
     def name(self) -> str:
-        return "RodFlow"
+        return "RodFlow" if self.optimizer.name == "sgd" else f"RodFlow({self.optimizer.name})"
 
     @property
     def rate(self) -> Float[Array, ""]:
-        """The rate of gradient descent, as it was given or is seen.
+        """The gradient-flow time of a step, as it was given or is seen.
 
         Raises:
-            ValueError: the optimizer is not gradient descent.
+            ValueError: the optimizer does not show it.
         """
-        if self.optimizer is None:
-            assert self.given_rate is not None
-            return self.given_rate
-        rate = descent_rate(self.optimizer)
-        if rate is None:
-            raise ValueError(
-                "the rod flow is known for gradient descent (optax.sgd(rate)), without momentum or schedules; not for "
-                f"this optimizer ({self.optimizer.name}): js.Descent runs it"
-            )
-        return rate
+        return time_of_step(self.optimizer) if self.given_rate is None else self.given_rate
 
     def system(self, problem: Problem) -> AbstractSystem:
-        require_scaling(problem, lambda: False)
-        return RodSystem(problem, self.rate, self.rtol, self.atol)
-
-
-def _split(y: Float[Array, " state"]) -> tuple[Array, Array]:
-    """The middle and the half of a rod."""
-    count = y.shape[0] // 2
-    return y[:count], y[count:-1]
+        require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer, problem.params))
+        return RodSystem(problem, self.optimizer, self.rate, self.rtol, self.atol)

@@ -66,9 +66,9 @@ class MuonFlow(AbstractFlow):
         ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.diag(jnp.array([4.0, 1.0])))
         >>> weights = js.solve(problem, js.MuonFlow(), 1.5, observe=js.observe.parameters())["parameters"]
-        >>> print(weights[4:].reshape(2, 2).round(2))  # the weak one has arrived, the other not
-        [[1.6 0. ]
-         [0.  1. ]]
+        >>> strong, weak = jnp.diag(weights[4:].reshape(2, 2))
+        >>> print(f"{weak:.2f} has arrived, {strong:.2f} goes on to 2")
+        1.00 has arrived, 1.60 goes on to 2
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the flow of deep linear
     networks: arXiv 2606.30509. The smoothing, and how steps are chosen, are derived here.

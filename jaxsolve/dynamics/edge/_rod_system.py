@@ -1,0 +1,193 @@
+"""The two ends of an oscillation as a differential equation."""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..._core import Certificate, flat_rates, Observed, Problem, View
+from ..._numerics import nonzero, safe_sqrt
+from ...integrators import RungeKuttaChebyshev
+from ..descent._optimizer import first_state, Optimizer
+from ..flow._integrator import gradient_evaluations, ParameterNorm
+from ..flow._system import AbstractSystem, SMOOTH_RTOL
+
+
+class Rod(NamedTuple):
+    """The middle and the half of a rod: parameters and, behind them, what the optimizer remembers."""
+
+    middle: Float[Array, " state"]
+    half: Float[Array, " state"]
+
+
+class RodController(diffrax.AbstractStepSizeController):
+    """Chooses steps from the errors of parameters, and from those of each memory relative to the size of all of it.
+
+    Squares of gradients are small numbers, errors of which a tolerance for parameters would not see.
+    """
+
+    rtol: float = eqx.field(static=True)  # decides nothing but numbers
+    atol: float = eqx.field(static=True)
+    sizes: tuple[int, ...] = eqx.field(static=True)  # shapes: of the parameters, and of each memory
+    padding: float | Float[Array, ""]
+
+    @property
+    def _rule(self) -> diffrax.PIDController:
+        # States are given as zeros below, so that errors, which are scaled already, are divided by atol alone.
+        return diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=0.3, icoeff=0.4)
+
+    def wrap(self, direction: Any) -> "RodController":
+        del direction
+        return self
+
+    def init(self, terms, t0, t1, y0: Any, dt0, args, func, error_order):
+        return self._rule.init(terms, t0, t1, y0.middle, dt0, args, func, error_order)
+
+    def adapt_step_size(self, t0, t1, y0: Any, y1_candidate: Any, args, y_error: Any, error_order, controller_state):
+        error = self.scaled(y0, y1_candidate, y_error)
+        zero = jnp.zeros_like(error)
+        return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order, controller_state)
+
+    def scaled(self, y0: Rod, y1: Rod, error: Rod) -> Float[Array, ""]:
+        """The error of a step in units of the tolerance: the largest of those of the parameters and the memories."""
+        mean = lambda rows: jnp.sqrt(jnp.mean(rows**2))
+        found, ends = [], [sum(self.sizes[: place + 1]) for place in range(len(self.sizes))]
+        for end, size in zip(ends, self.sizes, strict=True):
+            before, after, missed = (jnp.stack([part[end - size : end] for part in y]) for y in (y0, y1, error))
+            scale = jnp.maximum(jnp.abs(before), jnp.abs(after))
+            if end == self.sizes[0]:
+                found.append(mean(missed / (self.atol + self.rtol * scale)) * self.padding**0.5)
+            else:
+                found.append(mean(missed) / nonzero(self.rtol * mean(scale)))
+        return jnp.max(jnp.stack(found))
+
+
+class RodSystem(AbstractSystem):
+    """z+' = F(z-) - z+ and z-' = F(z+) - z- per step F of the optimizer, in terms of the middle and the half."""
+
+    problem: Problem
+    optimizer: Optimizer
+    rate: Float[Array, ""]
+    solver: diffrax.AbstractSolver
+    controller: RodController
+
+    def __init__(
+        self, problem: Problem, optimizer: Optimizer, rate: Float[Array, ""], rtol: float | None, atol: float | None
+    ):
+        self.problem, self.rate = problem, rate.astype(problem.dtype)
+        self.optimizer = optimizer.astype(problem.dtype)
+        rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
+        memories = jax.tree.leaves(self._memory)
+        sizes = tuple(leaf.size for leaf in memories if leaf.size)
+        self.controller = RodController(
+            rtol, atol, (ravel_pytree(problem.params)[0].size, *sizes), ParameterNorm(problem).padding
+        )
+        # Of a step that remembers nothing all rates are real; momentum turns them.
+        self.solver = diffrax.Tsit5(scan_kind="lax") if sizes else RungeKuttaChebyshev()
+
+    @property
+    def _memory(self) -> PyTree:
+        """What the optimizer remembers at the start. A count of steps is a time, which flows, too."""
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, self.problem.dtype), first_state(self.optimizer, self.problem.params)
+        )
+
+    def _gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
+        return jax.grad(lambda vector: self.problem.objective(ravel_pytree(self.problem.params)[1](vector)))(w)
+
+    def _step(self, gradient: Float[Array, " params"], state: Float[Array, " state"]) -> Float[Array, " state"]:
+        """F: the state after a step with this gradient."""
+        size = gradient.shape[0]
+        unravel, recall = ravel_pytree(self.problem.params)[1], ravel_pytree(self._memory)[1]
+        update, memory = self.optimizer.update(unravel(gradient), recall(state[size:]), unravel(state[:size]))
+        moved = state[:size] + flat_rates(self.problem) * ravel_pytree(update)[0].astype(state.dtype)
+        memory = jax.tree.map(lambda leaf: jnp.asarray(leaf, state.dtype), memory)
+        return jnp.concatenate([moved, ravel_pytree(memory)[0].astype(state.dtype)])
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid & jnp.isfinite(self.rate) & (self.rate > 0)
+
+    @property
+    def start(self) -> Rod:
+        w = ravel_pytree(self.problem.params)[0]
+        state = jnp.concatenate([w, ravel_pytree(self._memory)[0].astype(w.dtype)])
+        # Half of the first step. What is remembered has no half yet: neither end may have negative squares.
+        half = (self._step(self._gradient(w), state) - state) / 2
+        return Rod(state, half.at[w.size :].set(0))
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        size, eps = self.controller.sizes[0], float(jnp.finfo(self.problem.dtype).eps)
+
+        def field(t: Any, y: Rod, args: Any) -> Rod:
+            del t, args
+            m, d = y.middle[:size], y.half[:size]
+            # A rod that is short beside m is seen longer, since m + d rounds; from m on, which it moves no more.
+            far = eps ** (1 / 3) * safe_sqrt(jnp.sum(m**2)) / nonzero(safe_sqrt(jnp.sum(d**2)))
+            short = far > 1
+            ahead, behind = self._gradient(m + jnp.where(short, far, 1) * d), self._gradient(m - jnp.where(short, 0, d))
+            change = jnp.where(short, (ahead - behind) / far, 0)
+            ends = (
+                self._step(jnp.where(short, behind + change, ahead), y.middle + y.half),
+                self._step(jnp.where(short, behind - change, behind), y.middle - y.half),
+            )
+            mean, slope = (ends[0] + ends[1]) / 2, (ends[0] - ends[1]) / 2
+            # Where it is short, the difference of its ends is rounding, and their derivative is not. That does not
+            # exist at a root of 0, as of a gradient that is always 0: there the ends are equal.
+            seen, along = jax.jvp(self._step, (behind, y.middle), (change, y.half))
+            mean = jnp.where(short, seen, mean)
+            slope = jnp.where(short & jnp.isfinite(along), along, slope)
+            # Below the edge d decays, until rounding alone drives it, as it does descent.
+            rounding = jnp.zeros_like(y.half).at[:size].set(2 * eps * m)
+            return Rod((mean - y.middle) / self.rate, (rounding - slope - y.half) / self.rate)
+
+        return diffrax.ODETerm(field)
+
+    @property
+    def tolerances(self) -> dict[str, Any]:
+        return {"rtol": self.controller.rtol, "atol": self.controller.atol}
+
+    def first_step(self) -> Float[Array, ""]:
+        return self.rate
+
+    def position(self, y: Rod) -> Float[Array, " ends"]:
+        size = self.controller.sizes[0]
+        return jnp.concatenate([y.middle[:size], y.half[:size]])
+
+    def params(self, w: Float[Array, " ends"]) -> Observed:
+        m, d = jnp.split(w, 2)
+        unravel = ravel_pytree(self.problem.params)[1]
+        ends = [m + d, m - d]
+        # Descent is at both ends in turn, so that averages are over both.
+        loss = sum(self.problem.objective(unravel(end)) for end in ends) / 2
+        square = sum(jnp.sum(self._gradient(end) ** 2) for end in ends) / 2
+        known = {"averaged_loss": loss, "averaged_squared_gradient": square, "oscillation": jnp.sum(d**2)[None]}
+        return Observed(unravel(m), {name: jnp.asarray(value) for name, value in known.items()})
+
+    def view(self, t: Float[Array, ""], y: Rod) -> View:
+        known = self.params(self.position(y))
+        return View(self.problem, t, known.params, given_observations=known.observations)
+
+    def lost(self, y: PyTree) -> Bool[Array, ""]:
+        del y
+        return jnp.array(False)
+
+    def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
+        del t, y
+        nothing = jnp.full_like(step_error, jnp.nan)
+        return Certificate(nothing, nothing, step_error, jnp.full_like(step_error, self.controller.rtol))
+
+    def scaled_error(self, t1: Any, y0: Rod, y1: Rod, error: Rod) -> Float[Array, ""]:
+        del t1
+        return self.controller.scaled(y0, y1, error)
+
+    def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        # Each evaluation of the field takes gradients at two points.
+        if isinstance(self.solver, RungeKuttaChebyshev):
+            return 2 * solver_state.evaluations, jnp.zeros_like(attempts)
+        return 2 * gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)
