@@ -62,6 +62,49 @@ class Comparison(eqx.Module):
         apart = np.asarray(trajectory[observable]) - np.asarray(reference[observable])[rows]
         return np.linalg.norm(apart.reshape(len(apart), -1), axis=1)
 
+    def best(self, observable: str | None = None, *, slack: float = 1.1) -> str:
+        """The name of the dynamics that describes the reference best: the nearest, or a cheaper one that is as near.
+
+        The nearest has the smallest error; of those whose error is at most `slack` times as large, the one with the
+        fewest evaluations of the gradient is taken. A run that does not count them is dearer than any that does; closed
+        forms have none.
+
+        Arguments:
+            observable: what was observed, by whose errors to judge; None takes the largest error of each dynamics.
+            slack: >= 1; 1 asks for the nearest, whatever it costs.
+
+        Raises:
+            KeyError: it was not observed.
+            ValueError: slack is below 1; no dynamics has an error that is a number.
+
+        Example:
+            >>> net = js.nets.TwoLayerLinear(
+            ...     in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+            ... )
+            >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+            >>> flows = [js.theory.TwoLayerLine(), js.GradientFlow(), js.MomentumFlow(tau=0.1)]
+            >>> print(js.compare(problem, flows, [0.0, 1.0]).best())
+            GradientFlow(Tsit5)
+        """
+        if not slack >= 1:
+            raise ValueError(f"slack must be a number >= 1, got {slack}")
+        sizes = {}
+        for name, errors in self.errors.items():
+            if observable is not None and observable not in errors:
+                raise KeyError(f"{observable!r} was not observed; observed: {list(errors)}")
+            judged = errors.values() if observable is None else [errors[observable]]
+            sizes[name] = float(np.max([np.asarray(error) for error in judged]))  # NaN if one of them is
+        known = {name: size for name, size in sizes.items() if np.isfinite(size)}
+        if not known:
+            raise ValueError(f"no dynamics has an error that is a number: {sizes}")
+        near = [name for name, size in known.items() if size <= slack * min(known.values())]
+
+        def price(name: str) -> tuple[bool, int, float]:
+            count = int(self[name].stats.gradient_evaluations)
+            return count < 0, count, known[name]
+
+        return min(near, key=price)
+
     def __repr__(self) -> str:
         lines = [f"Comparison with {self.reference}: largest error over time, relative to the largest value"]
         for name, errors in self.errors.items():

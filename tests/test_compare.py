@@ -54,6 +54,22 @@ def test_names_are_distinct_and_the_first_is_the_reference():
         _table()["Descent(sgd)"]
 
 
+def test_the_best_is_the_nearest_or_a_cheaper_one_that_is_as_near():
+    table = _table()
+    errors = {name: max(float(e) for e in found.values()) for name, found in table.errors.items()}
+    assert errors["GradientFlow(Tsit5)"] < errors["Descent(sgd) #2"] < errors["Descent(sgd) #1"]
+    assert table.best() == table.best("loss") == "GradientFlow(Tsit5)"
+    costs = {name: int(table[name].stats.gradient_evaluations) for name in table.errors}
+    assert costs["Descent(sgd) #1"] < costs["GradientFlow(Tsit5)"] < costs["Descent(sgd) #2"]
+    ratio = errors["Descent(sgd) #1"] / errors["GradientFlow(Tsit5)"]
+    assert table.best(slack=1.01 * ratio) == "Descent(sgd) #1"
+    assert table.best(slack=0.99 * ratio) == "GradientFlow(Tsit5)"
+    with pytest.raises(KeyError, match="'kernel' was not observed"):
+        table.best("kernel")
+    with pytest.raises(ValueError, match="slack"):
+        table.best(slack=0.5)
+
+
 def test_repr_is_a_table():
     lines = repr(_table()).splitlines()
     assert lines[0] == "Comparison with TwoLayerLine: largest error over time, relative to the largest value"

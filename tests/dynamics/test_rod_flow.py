@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import dynamics, nets, observe, Problem, RodFlow, solve, until
+from jaxsolve import Descent, dynamics, nets, observe, Problem, RodFlow, solve, until
 from tests import cases
 
 
@@ -126,7 +126,7 @@ def test_pair_means_of_descent(name, optimizer, rate, limit):
 
 @pytest.mark.slow
 def test_in_float32_in_batches_and_up_to_a_condition():
-    """Adam's squares are 0 at the start, and stay 0 where a gradient does: the ends then tell what derivatives do not."""
+    """Adam's squares are 0 at the start, and stay 0 where a gradient does: the ends tell what no derivative does."""
     x = jnp.concatenate([jnp.eye(3), jnp.zeros((3, 1))], axis=1)  # the last input is always 0
     net = nets.MLP(
         in_size=4,
