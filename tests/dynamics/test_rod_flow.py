@@ -111,16 +111,17 @@ def test_midpoints_and_halves_of_iterates_move_as_the_rod_does(name):
 def test_pair_means_of_descent(name, optimizer, rate, limit):
     """At the edge, where the rod oscillates: their distance over the way that they have gone. Twin: half the rate."""
     problem, descent = small(), Descent(optimizer, rate=rate)
+    step = float(descent.rate)
     steps, weights = np.array([50, 200, 499]), observe.parameters()
     both = np.sort(np.concatenate([[0], steps, steps + 1]))
-    w = np.asarray(solve(problem, descent, both * descent.rate, observe=weights)["parameters"])
+    w = np.asarray(solve(problem, descent, both * step, observe=weights)["parameters"])
     means, way = (w[1::2] + w[2::2]) / 2, np.linalg.norm((w[1::2] + w[2::2]) / 2 - w[0], axis=1)
     watched = [weights, observe.oscillation()]
-    rod = solve(problem, RodFlow(optimizer, rate=rate), (steps + 0.5) * descent.rate, observe=watched)
+    rod = solve(problem, RodFlow(optimizer, rate=rate), (steps + 0.5) * step, observe=watched)
     check = lambda middles: np.testing.assert_array_less(np.linalg.norm(means - middles, axis=1) / way, limit)
     check(np.asarray(rod["parameters"]))
     assert rod["oscillation"][-1, 0] > 1e-4, name
-    slower = solve(problem, RodFlow(optimizer, rate=rate), steps / 2 * descent.rate, observe=weights)
+    slower = solve(problem, RodFlow(optimizer, rate=rate), steps / 2 * step, observe=weights)
     cases.assert_fails(lambda: check(np.asarray(slower["parameters"])))
 
 
