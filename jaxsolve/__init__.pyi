@@ -46,6 +46,7 @@ from .dynamics import (
     AlternatingFlow as AlternatingFlow,
     CentralFlow as CentralFlow,
     Descent as Descent,
+    EdgeFlow as EdgeFlow,
     FrozenKernel as FrozenKernel,
     GradientFlow as GradientFlow,
     InfiniteWidth as InfiniteWidth,

@@ -216,7 +216,6 @@ DYNAMICS: dict[str, Callable] = {
     "infinite": lambda n: js.InfiniteWidth(),
     "central": lambda n: js.CentralFlow(rate=n.rate, until=n.until, max_steps=MOST),
     "rod": lambda n: js.RodFlow(rate=n.rate, until=n.until, max_steps=MOST),
-    "muon": lambda n: js.MuonFlow(eps=1e-2, until=n.until, max_steps=MOST),
     "rich": lambda n: js.RichLimit(nodes=20, samples=64, at_any_richness=True),
     "rich descent": lambda n: js.RichLimit(rate=n.rate, nodes=50, samples=64, at_any_richness=True),
 }

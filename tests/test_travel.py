@@ -92,6 +92,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     # Dynamics
     "CentralFlow": lambda: js.CentralFlow(optax.rmsprop(0.01)),
     "Descent": lambda: js.Descent(optax.adam(1e-2)),
+    "EdgeFlow": lambda: js.EdgeFlow(rate=0.1),
     "FrozenKernel": js.FrozenKernel,
     "GradientFlow": lambda: js.GradientFlow(js.integrators.FunctionSpace(), until=js.until.loss_below(0.1)),
     "InfiniteWidth": js.InfiniteWidth,

@@ -3,6 +3,7 @@
 from ._limits import limits as limits, WidthLimit as WidthLimit
 from .descent._descent import Descent as Descent
 from .edge._central_flow import CentralFlow as CentralFlow
+from .edge._edge_flow import EdgeFlow as EdgeFlow
 from .edge._edge_optimizer import scalar_rmsprop as scalar_rmsprop
 from .edge._rod_flow import RodFlow as RodFlow
 from .flow._gradient_flow import GradientFlow as GradientFlow

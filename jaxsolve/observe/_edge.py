@@ -11,7 +11,7 @@ from ._observable import Observable
 def _given(view: View, name: str) -> Float[Array, " k"]:
     known = view.given(name)
     if known is None:
-        which = "CentralFlow and RodFlow" if name == "oscillation" else "CentralFlow"
+        which = "CentralFlow, EdgeFlow and RodFlow" if name == "oscillation" else "CentralFlow and EdgeFlow"
         raise ValueError(f"{name} is known to {which} only; observe.stability(optimizer) is measured in any run")
     return known
 
@@ -38,7 +38,7 @@ def _edge_eigenvalues(view: View) -> Array:
 
 
 def averaged_loss() -> Observable:
-    """The loss averaged over the oscillation: L + <H, Sigma>/2 for `CentralFlow`, the mean at both ends for `RodFlow`.
+    """The loss averaged over the oscillation: L + <H, Sigma>/2 for `CentralFlow`, for others the mean at both ends.
 
     To be compared with a running average of the loss of descent. Of dynamics that do not know their oscillation it is
     the loss.
@@ -73,9 +73,9 @@ def averaged_squared_gradient() -> Observable:
 def oscillation() -> Observable:
     """The variances of the oscillation along its principal axes, descending: the eigenvalues of Sigma.
 
-    Shape (max_unstable,), at most the number of parameters, for `CentralFlow`, (1,) for `RodFlow`; their sum is tr
-    Sigma. With one eigenvalue at the edge the axis is its eigenvector. Descent oscillates about the flow with these
-    variances.
+    Shape (max_unstable,), at most the number of parameters, for `CentralFlow`, (1,) for `RodFlow` and `EdgeFlow`;
+    their sum is tr Sigma. With one eigenvalue at the edge the axis is its eigenvector. Descent oscillates about the
+    flow with these variances.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -95,8 +95,8 @@ def oscillation() -> Observable:
 def edge_eigenvalues() -> Observable:
     """The largest eigenvalues of the preconditioned Hessian over that of the edge, descending: 1 is at the edge.
 
-    Of `CentralFlow`, in the shape of `oscillation`. For gradient descent they are `stability(optimizer)` and those that
-    come next. From the second on those below 0.8 are NaN: they are not followed.
+    Of `CentralFlow` and `EdgeFlow`, in the shape of `oscillation`. For gradient descent they are `stability(optimizer)`
+    and those that come next. From the second on those below 0.8 are NaN: they are not followed.
 
     Example:
         >>> import optax

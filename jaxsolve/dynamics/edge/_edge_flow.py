@@ -1,0 +1,245 @@
+"""Descent at the edge of stability by one direction and how far it swings along it."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..._checks import one_number
+from ..._core import Certificate, flat_rates, Observed, Problem, View
+from ..._numerics import nonzero, safe_sqrt
+from ...integrators import RungeKuttaChebyshev
+from ...until import AbstractCondition
+from ..descent._optimizer import Optimizer, require_scaling
+from ..flow._flow import AbstractFlow, read_options
+from ..flow._integrator import controller, ParameterNorm
+from ..flow._system import AbstractSystem, SMOOTH_RTOL
+from ._edge_optimizer import descent_rate
+
+
+class _EdgeNorm(eqx.Module):
+    """The largest of the root mean squares over the parameters and the direction, and the logarithm of the swing."""
+
+    parameters: ParameterNorm
+
+    def __call__(self, y: Float[Array, " state"]) -> Float[Array, ""]:
+        mean = lambda part: jnp.sqrt(jnp.mean(part**2) * self.parameters.padding)
+        m, v, z = _split(y)
+        return jnp.maximum(jnp.maximum(mean(m), mean(v)), jnp.abs(z))
+
+
+class EdgeSystem(AbstractSystem):
+    """The centre, the direction and the logarithm of the swing, in one vector."""
+
+    problem: Problem
+    rate: Float[Array, ""]
+    solver: diffrax.AbstractSolver
+    controller: diffrax.PIDController
+
+    def __init__(self, problem: Problem, rate: Float[Array, ""], rtol: float | None, atol: float | None):
+        self.problem, self.rate, self.solver = problem, rate.astype(problem.dtype), RungeKuttaChebyshev()
+        rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
+        self.controller = controller(problem, rtol, atol, _EdgeNorm(ParameterNorm(problem)))
+
+    def _gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
+        return jax.grad(lambda vector: self.problem.objective(ravel_pytree(self.problem.params)[1](vector)))(w)
+
+    @property
+    def _root(self) -> Float[Array, " params"]:
+        """The roots of the rates: the Hessian between them is symmetric, as that of descent is not."""
+        return jnp.sqrt(flat_rates(self.problem))
+
+    def _curvature(self, m: Float[Array, " params"], v: Float[Array, " params"]) -> tuple[Array, Array]:
+        """The Hessian times the direction, and along it."""
+        image = self._root * jax.jvp(self._gradient, (m,), (self._root * v,))[1]
+        return image, (v @ image) / nonzero(v @ v)
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid & jnp.isfinite(self.rate) & (self.rate > 0)
+
+    @property
+    def start(self) -> Float[Array, " state"]:
+        w = ravel_pytree(self.problem.params)[0]
+        # Half of the first step of descent.
+        half = self.rate * self._root * self._gradient(w) / 2
+        size = _size(half)
+        v = jnp.where(size > 0, half / nonzero(size), jnp.ones_like(half) / half.shape[0] ** 0.5)
+        return jnp.concatenate([w, v, jnp.log(size + self._rounding(w))[None]])
+
+    def _rounding(self, m: Float[Array, " params"]) -> Float[Array, ""]:
+        """The swing that rounding makes, of which the oscillation grows, as that of descent does."""
+        info = jnp.finfo(m.dtype)
+        return float(info.eps) * _size(m) + float(info.tiny)
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        def field(t: Any, y: Array, args: Any) -> Array:
+            del t, args
+            m, v, z = _split(y)
+            image, curvature = self._curvature(m, v)
+            d = jnp.exp(z) * self._root * v
+            mean = (self._gradient(m + d) + self._gradient(m - d)) / 2
+            growth = curvature - 2 / self.rate + 2 * self._rounding(m) * jnp.exp(-z) / self.rate
+            # The direction keeps its length; the last term takes back what steps add to it.
+            turn = image - curvature * v + (1 - v @ v) * v / self.rate
+            return jnp.concatenate([-(self._root**2) * mean, turn, growth[None]])
+
+        return diffrax.ODETerm(field)
+
+    @property
+    def tolerances(self) -> dict[str, Any]:
+        return {"rtol": self.controller.rtol, "atol": self.controller.atol}
+
+    def first_step(self) -> Float[Array, ""]:
+        return self.rate
+
+    def position(self, y: Float[Array, " state"]) -> Float[Array, " state"]:
+        return y
+
+    def params(self, w: Float[Array, " state"]) -> Observed:
+        m, v, z = _split(w)
+        unravel, d = ravel_pytree(self.problem.params)[1], jnp.exp(z) * self._root * v
+        ends = [m + d, m - d]
+        loss = sum(self.problem.objective(unravel(end)) for end in ends) / 2
+        square = sum(jnp.sum(self._gradient(end) ** 2) for end in ends) / 2
+        known = {
+            "averaged_loss": loss,
+            "averaged_squared_gradient": square,
+            "oscillation": jnp.sum(d**2)[None],
+            "edge_eigenvalues": (self._curvature(m, v)[1] * self.rate / 2)[None],
+        }
+        return Observed(unravel(m), {name: jnp.asarray(value) for name, value in known.items()})
+
+    def view(self, t: Float[Array, ""], y: Float[Array, " state"]) -> View:
+        known = self.params(y)
+        return View(self.problem, t, known.params, given_observations=known.observations)
+
+    def lost(self, y: PyTree) -> Bool[Array, ""]:
+        del y
+        return jnp.array(False)
+
+    def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
+        del t, y
+        nothing = jnp.full_like(step_error, jnp.nan)
+        return Certificate(nothing, nothing, step_error, jnp.full_like(step_error, self.controller.rtol))
+
+    def scaled_error(self, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
+        del t1
+        size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
+        return jnp.asarray(self.controller.norm(error / (self.controller.atol + self.controller.rtol * size)))
+
+    def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        # Gradients at two points, and a product with the Hessian, which counts as two.
+        return 4 * solver_state.evaluations, jnp.zeros_like(attempts)
+
+
+def _split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:
+    """The centre, the direction and the logarithm of the swing."""
+    count = y.shape[0] // 2
+    return y[:count], y[count:-1], y[-1]
+
+
+def _size(vector: Float[Array, " params"]) -> Float[Array, ""]:
+    return safe_sqrt(jnp.sum(vector**2))
+
+
+class EdgeFlow(AbstractFlow):
+    r"""The flow of gradient descent at the edge of stability by a direction, and how far it swings along it.
+
+    Like `RodFlow` it has two ends, m + x u and m - x u, but it knows its direction u apart from how far it swings:
+
+    $m' = -\frac12 (g(m + x u) + g(m - x u))$, the gradient of the loss symmetrized along x u,
+    $u' = H u - S u$ with $S = u^\top H u$, which turns to the eigenvector of the largest eigenvalue of H(m) (Rayleigh),
+    $x' = (S - 2/r) x$, which grows beyond the edge and decays below it.
+
+    That is the rod, d = x u, with the derivative H u for the difference $(g(m + d) - g(m - d))/2x$ in what turns and
+    grows it: the swing is limited by the fall of the sharpness alone, not by the quartic part of the loss along u; and
+    u is an eigenvector also while x is rounding. It takes two gradients and a product of the Hessian. On (a b)^2/2,
+    with the swing along a, $x^2/2 + b^2/2 - (2/r) \ln b$ is conserved: the sharpness b^2 goes from b_0^2 beyond the
+    edge to that below it with the same $b^2/2 - (2/r) \ln b$. Where several eigenvalues are at the edge it has one.
+
+    Times are those of `Descent`. Rates per layer eta multiply the updates: H is $\sqrt\eta H \sqrt\eta$. It starts
+    along the first step of descent, at half of its length. `observe.edge_eigenvalues` is r S/2, `oscillation` x^2.
+
+    Arguments:
+        optimizer: gradient descent, `optax.sgd(rate)` without momentum, on the full batch.
+        rate: instead of it, its rate.
+        rtol, atol: tolerances of a step of `integrators.RungeKuttaChebyshev`; None takes 1e-4 and 1e-6.
+        until: stops the run when met, located within the step; with it `ts` may end in inf.
+        max_steps: accepted and rejected steps before the run is given up.
+
+    Raises:
+        ValueError: not exactly one of optimizer and rate; a number is out of range; when used, the optimizer is not
+            gradient descent, or the network's scaling is for Adam.
+        TypeError: the optimizer is no optax transformation, `until` no condition.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> print(f"{js.solve(problem, js.EdgeFlow(rate=0.1), 30.0)['loss']:.2f}")
+        0.00
+
+    Source: the equations are derived above; arXiv:2606.18080 proposes a flow of this name.
+    """
+
+    optimizer: Optimizer | None
+    given_rate: Float[Array, ""] | None
+    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    atol: float | None = eqx.field(static=True)
+    until: AbstractCondition | None
+    max_steps: int = eqx.field(static=True)
+    integrator: diffrax.AbstractSolver | None
+    land_on_ts: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        optimizer: optax.GradientTransformation | None = None,
+        *,
+        rate: Any = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        until: AbstractCondition | None = None,
+        max_steps: int = 100_000,
+    ):
+        if (optimizer is None) == (rate is None):
+            raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
+        self.optimizer = None if optimizer is None else Optimizer(optimizer)
+        self.given_rate = None if rate is None else one_number(rate, "rate")
+        self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
+            rtol, atol, until, max_steps, False
+        )
+        self.integrator = None
+
+    @property
+    def name(self) -> str:
+        return "EdgeFlow"
+
+    @property
+    def rate(self) -> Float[Array, ""]:
+        """The rate of gradient descent, as it was given or is seen.
+
+        Raises:
+            ValueError: the optimizer is not gradient descent.
+        """
+        if self.optimizer is None:
+            assert self.given_rate is not None
+            return self.given_rate
+        rate = descent_rate(self.optimizer)
+        if rate is None:
+            raise ValueError(
+                "the edge flow is known for gradient descent (optax.sgd(rate)), without momentum or schedules; not for "
+                f"this optimizer ({self.optimizer.name}): js.RodFlow follows it"
+            )
+        return rate
+
+    def system(self, problem: Problem) -> AbstractSystem:
+        require_scaling(problem, lambda: False)
+        return EdgeSystem(problem, self.rate, self.rtol, self.atol)
