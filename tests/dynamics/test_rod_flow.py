@@ -139,9 +139,9 @@ def test_in_float32_in_batches_and_up_to_a_condition():
         key=jax.random.key(0),
     )
     problem = Problem(net, x, jnp.array([[1.0], [-1.0], [1.0]]))
-    loss = lambda rate: solve(problem, RodFlow(optax.adam(rate), rate=rate), 50 * rate)["loss"]
+    loss = lambda rate: solve(problem, RodFlow(optax.adam(rate), rate=rate), 20 * rate)["loss"]
     together = jax.jit(jax.vmap(loss))(jnp.array([1e-3, 2e-3]))
-    alone = [solve(problem, Descent(optax.adam(rate)), 50 * rate)["loss"] for rate in (1e-3, 2e-3)]
-    np.testing.assert_allclose(together, alone, rtol=0.03)
+    alone = [solve(problem, Descent(optax.adam(rate)), 20 * rate)["loss"] for rate in (1e-3, 2e-3)]
+    np.testing.assert_allclose(together, alone, rtol=0.06)  # measured: 0.011 and 0.029
     run = solve(problem, RodFlow(optax.adam(1e-3), until=until.loss_below(0.3)), [jnp.inf])
     np.testing.assert_allclose(run["loss"], 0.3, rtol=1e-3)
