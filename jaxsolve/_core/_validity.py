@@ -103,5 +103,5 @@ class NotApplicable(ValueError):
         ...     js.solve(problem, js.theory.TwoLayerLine(), 1.0)
         ... except js.NotApplicable as error:
         ...     print(error)
-        TwoLayerLine does not solve this problem: it needs linear activation: it has tanh (see docs/errors.md#not-applicable)
+        TwoLayerLine does not solve this problem: it needs linear activation: it has tanh (see ...)
     """

@@ -210,7 +210,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="eps"):
         js.MuonFlow(eps=0.0)
     with pytest.raises(TypeError, match="sign_of_vectors"):
-        js.MuonFlow(sign_of_vectors=1)
+        js.MuonFlow(sign_of_vectors=1)  # pyright: ignore[reportArgumentType]
     net = js.nets.MLP(
         in_size=2,
         out_size=1,

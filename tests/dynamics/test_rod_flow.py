@@ -111,6 +111,7 @@ def test_midpoints_and_halves_of_iterates_move_as_the_rod_does(name):
 def test_pair_means_of_descent(name, optimizer, rate, limit):
     """At the edge, where the rod oscillates: their distance over the way that they have gone. Twin: half the rate."""
     problem, descent = small(), Descent(optimizer, rate=rate)
+    assert descent.rate is not None
     step = float(descent.rate)
     steps, weights = np.array([50, 200, 499]), observe.parameters()
     both = np.sort(np.concatenate([[0], steps, steps + 1]))
