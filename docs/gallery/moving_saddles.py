@@ -28,7 +28,7 @@ matrix.set(xlabel="input", ylabel="output", xticks=range(4), yticks=range(4))
 steps = np.concatenate([ts[:1], drops.times, ts[-1:]])
 curve.stairs(drops.losses, steps, baseline=None, color="black", linestyle="dashed", linewidth=0.8, label="predicted")
 curve.set(xlim=(0, ts[-1]), ylim=(0, 11.5), xlabel="time $t$ (gradient-flow units)", ylabel="training loss")
-curve.legend(frameon=False, loc=(0.55, 0.6))
+curve.legend(frameon=False, loc=(0.4, 0.6))
 
 
 def draw(frame):
