@@ -36,6 +36,7 @@ from ._diagnose import (
     diagnose as diagnose,
     diagnose_checkpoints as diagnose_checkpoints,
     Monitor as Monitor,
+    optimal_rate as optimal_rate,
     transfer_check as transfer_check,
 )
 from ._kernel_machine import as_kernel_machine as as_kernel_machine

@@ -1,0 +1,147 @@
+"""The best rate of descent at infinite width."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.optimize import minimize_scalar
+
+from .._checks import real_numbers, require_kind, require_size
+from .._core import Problem, require_problem
+from .._solve import solve
+from ..dynamics import RichLimit
+
+
+class OptimalRate(NamedTuple):
+    """The best rate, and the losses at others. Made by `js.optimal_rate`.
+
+    Attributes:
+        rate: the best one, in gradient-flow time per step, as `optax.sgd` takes it.
+        loss: the training loss after the steps at this rate.
+        rates: all that were tried, ascending.
+        losses: theirs; inf where training diverged.
+    """
+
+    rate: float
+    loss: float
+    rates: np.ndarray
+    losses: np.ndarray
+
+
+def optimal_rate(
+    problem: Problem,
+    steps: int,
+    *,
+    rates: Sequence[float] | None = None,
+    limit: RichLimit | None = None,
+) -> OptimalRate:
+    """Returns the rate of gradient descent whose training loss after `steps` steps is lowest, at infinite width.
+
+    The losses are those of `js.RichLimit` with this rate: of whole steps on the full batch, not of gradient flow. They
+    have no error for linear networks, and for others that of its samples. A network of width N has its best rate at a
+    distance of order 1/N (Hayou 2025, arXiv:2511.01734, proves that it converges; for linear networks), so that this is
+    the one that a rate found at any width carries over to.
+
+    The lowest loss on a grid is refined by Brent's method between its neighbors, to the square root of the unit of
+    rounding. Where the loss has several minima over the rate, narrower ones than the grid are not seen.
+
+    Arguments:
+        problem: of a dense network with scalings whose features move at infinite width, as `js.RichLimit` has it.
+        steps: of descent.
+
+    Other Arguments:
+        rates: the grid, three or more, ascending. None takes quarters of octaves, from the first power of 2 at which
+            the loss is not below that of the start down, until the lowest loss lies within.
+        limit: a `js.RichLimit` whose samples, seed, memory and `at_any_richness` are taken. None takes its defaults.
+
+    Raises:
+        TypeError, ValueError: an argument is none of those above; no rate lowers the loss; the lowest loss is at
+            the first or last of `rates`; or no rate up to 2^30 raises it, as where more steps at any rate only help.
+        NotApplicable, MemoryError: as `js.RichLimit`.
+
+    Example:
+        >>> net = js.nets.DeepLinear(
+        ...     in_size=2, width_size=64, depth=3, scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0)
+        ... )
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> best = js.optimal_rate(problem, 5)
+        >>> print(f"{best.rate:.2f} {best.loss:.4f}")
+        0.00 0.0000
+    """
+    require_problem(problem)
+    steps = require_size(steps, "steps")
+    limit = RichLimit() if limit is None else limit
+    require_kind(limit, RichLimit, "limit", "a js.RichLimit, or None")
+    limit = dataclasses.replace(limit, nodes=steps)
+    tried: dict[float, float] = {}
+
+    @jax.jit
+    def after(rate: Float[Array, ""]) -> Float[Array, ""]:
+        # Inside of a program nothing raises or warns of rates that are too large.
+        run = solve(problem, dataclasses.replace(limit, rate=rate), steps * rate, throw=False)
+        return run["loss"]
+
+    def loss(rate: float) -> float:
+        rate = float(problem.dtype.type(rate))
+        if rate not in tried:
+            found = float(after(jnp.asarray(rate, problem.dtype)))
+            tried[rate] = found if np.isfinite(found) else np.inf
+        return tried[rate]
+
+    # Outside of one it tells of a problem that has no such limit.
+    start = float(solve(problem, dataclasses.replace(limit, rate=1.0), 0.0)["loss"])
+    grid = _grid(lambda rate: loss(rate) < start) if rates is None else _read(rates)
+    while True:
+        losses = [loss(rate) for rate in grid]
+        k = int(np.argmin(losses))
+        if not losses[k] < start:
+            raise ValueError(f"no rate from {grid[0]:.3g} to {grid[-1]:.3g} lowers the loss, {start:.3g} at the start")
+        if 0 < k < len(grid) - 1:
+            break
+        if rates is not None:
+            raise ValueError(
+                f"the lowest loss is that of rate {grid[k]:.3g}, the {'last' if k else 'first'} of rates: "
+                f"give {'larger' if k else 'smaller'} ones as well"
+            )
+        grid = np.concatenate([grid[:-1] * grid[0] / grid[-1], grid])
+    accuracy = float(jnp.finfo(problem.dtype).eps) ** 0.5
+    low, high = np.log(grid[k - 1] / grid[k]), np.log(grid[k + 1] / grid[k])
+    minimize_scalar(
+        lambda shift: loss(grid[k] * np.exp(shift)), bounds=(low, high), method="bounded", options={"xatol": accuracy}
+    )
+    best = min(tried, key=lambda rate: tried[rate])
+    # This one warns where its samples are too few.
+    run = solve(problem, dataclasses.replace(limit, rate=best), steps * best)
+    ordered = np.array(sorted(tried))
+    return OptimalRate(best, float(run["loss"]), ordered, np.array([tried[rate] for rate in ordered]))
+
+
+# Powers of 2 beyond which no rate is looked for, and octaves of the grid, each in quarters.
+FARTHEST, OCTAVES = 30, 6
+
+
+def _grid(lowers: Callable[[float], bool]) -> np.ndarray:
+    """Rates up to the first power of 2 that does not lower the loss."""
+    power = 0
+    while not lowers(2.0**power):
+        power -= 1
+        if power < -FARTHEST:
+            raise ValueError(f"no rate down to 2^-{FARTHEST} lowers the loss: training begins where it ends")
+    while lowers(2.0**power):
+        power += 1
+        if power > FARTHEST:
+            raise ValueError(f"the loss is below that of the start at all rates up to 2^{FARTHEST}: give rates=")
+    return 2.0 ** (power - np.arange(4 * OCTAVES, -1, -1) / 4)
+
+
+def _read(rates: Any) -> np.ndarray:
+    """The rates that were given."""
+    grid = real_numbers(rates, "rates")
+    fine = grid.ndim == 1 and len(grid) >= 3 and bool(np.all(np.isfinite(grid)))  # NaN passes what follows
+    if not fine or np.any(grid <= 0) or np.any(np.diff(grid) <= 0):
+        raise ValueError(f"rates must be three or more finite numbers > 0, ascending; got {grid.tolist()}")
+    return grid
