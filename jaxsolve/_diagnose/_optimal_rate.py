@@ -40,13 +40,14 @@ def optimal_rate(
 ) -> OptimalRate:
     """Returns the rate of gradient descent whose training loss after `steps` steps is lowest, at infinite width.
 
-    The losses are those of `js.RichLimit` with this rate: of whole steps on the full batch, not of gradient flow. They
-    have no error for linear networks, and for others that of its samples. A network of width N has its best rate at a
-    distance of order 1/N (Hayou 2025, arXiv:2511.01734, proves that it converges; for linear networks), so that this is
-    the one that a rate found at any width carries over to.
+    The losses are those of `js.RichLimit(rate=...)`: of whole steps on the full batch, not of gradient flow. They have
+    no error for linear networks, and for others that of its samples. The best rate of networks of width N goes there,
+    as Hayou 2025 (arXiv:2511.01734) proves for linear networks in muP; that of their mean loss is seen to do so
+    like 1/N.
 
     The lowest loss on a grid is refined by Brent's method between its neighbors, to the square root of the unit of
-    rounding. Where the loss has several minima over the rate, narrower ones than the grid are not seen.
+    rounding. Where the loss has several minima over the rate, narrower ones than the grid are not seen; where
+    several reach the lowest, one of them is returned.
 
     Arguments:
         problem: of a dense network with scalings whose features move at infinite width, as `js.RichLimit` has it.
@@ -59,17 +60,17 @@ def optimal_rate(
 
     Raises:
         TypeError, ValueError: an argument is none of those above; no rate lowers the loss; the lowest loss is at
-            the first or last of `rates`; or no rate up to 2^30 raises it, as where more steps at any rate only help.
+            the first or last of `rates`; or all rates up to 2^30 lower it.
         NotApplicable, MemoryError: as `js.RichLimit`.
 
     Example:
         >>> net = js.nets.DeepLinear(
         ...     in_size=2, width_size=64, depth=3, scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0)
         ... )
-        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
-        >>> best = js.optimal_rate(problem, 5)
-        >>> print(f"{best.rate:.2f} {best.loss:.4f}")
-        0.81 0.0
+        >>> problem = js.Problem(net, jnp.array([[1.0, 0.3], [-0.4, 0.8]]), jnp.array([[1.0], [-0.5]]))
+        >>> best = js.optimal_rate(problem, 2)
+        >>> print(f"{best.rate:.2f} {best.loss:.2f}")
+        0.51 0.00
     """
     require_problem(problem)
     steps = require_size(steps, "steps")
@@ -104,7 +105,7 @@ FARTHEST, OCTAVES = 30, 6
 
 
 def _search(loss: Callable[[float], float], start: float, dtype: Any, rates: Sequence[float] | None) -> None:
-    """Asks for losses until the lowest is known to rounding."""
+    """Asks for losses until the lowest is found."""
     grid = _grid(lambda rate: loss(rate) < start) if rates is None else _read(rates)
     while True:
         losses = [loss(rate) for rate in grid]

@@ -73,11 +73,12 @@ def test_gradient_flow_has_no_best_rate():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("activation", "steps"), [("linear", 2), ("tanh", 3)])
-def test_the_best_rates_of_networks_come_near_like_one_over_width(activation, steps):
+@pytest.mark.parametrize("activation", ["linear", "tanh"])
+def test_the_best_rates_of_networks_come_near_like_one_over_width(activation):
+    steps = 2
     limit = js.RichLimit(samples=2**16)
     best = js.optimal_rate(_problem(activation=activation), steps, limit=limit).rate
-    shifts, widths = np.linspace(-0.3, 0.3, 7), [16, 32, 64, 128]
+    shifts, widths = np.linspace(-0.3, 0.3, 7), [32, 64, 128, 256]
 
     def drift(width):
         def one(key):
@@ -93,7 +94,7 @@ def test_the_best_rates_of_networks_come_near_like_one_over_width(activation, st
 
     drifts = np.abs([drift(width) for width in widths])
     exponent = np.polyfit(np.log(widths), np.log(drifts), 1)[0]
-    np.testing.assert_allclose(exponent, -1, atol=0.2)
+    np.testing.assert_allclose(exponent, -1, atol=0.2, err_msg=str(drifts))
 
 
 def test_a_grid_of_ones_own():
@@ -118,6 +119,7 @@ def test_what_has_no_best_rate_is_refused():
         js.optimal_rate(js.Problem(lazy, X, Y), 1)
 
 
+@pytest.mark.usefixtures("as_users")
 def test_bad_input_is_named():
     with pytest.raises(TypeError, match="problem must be"):
         js.optimal_rate(_problem().net, 1)  # pyright: ignore[reportArgumentType]
