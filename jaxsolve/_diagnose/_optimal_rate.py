@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from .._checks import real_numbers, require_kind, require_size
 from .._core import Problem, require_problem
@@ -106,6 +105,8 @@ FARTHEST, OCTAVES = 30, 6
 
 def _search(loss: Callable[[float], float], start: float, dtype: Any, rates: Sequence[float] | None) -> None:
     """Asks for losses until the lowest is found."""
+    from scipy.optimize import minimize_scalar
+
     grid = _grid(lambda rate: loss(rate) < start) if rates is None else _read(rates)
     while True:
         losses = [loss(rate) for rate in grid]

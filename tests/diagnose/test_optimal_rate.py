@@ -122,7 +122,7 @@ def test_what_has_no_best_rate_is_refused():
 @pytest.mark.usefixtures("as_users")
 def test_bad_input_is_named():
     with pytest.raises(TypeError, match="problem must be"):
-        js.optimal_rate(_problem().net, 1)  # pyright: ignore[reportArgumentType]
+        js.optimal_rate(_problem().net, 1)
     with pytest.raises(ValueError, match="steps must be an integer >= 1, got 0"):
         js.optimal_rate(_problem(), 0)
     with pytest.raises(TypeError, match=r"limit must be a js.RichLimit, or None"):
