@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = {script.stem: script for script in sorted(ROOT.glob("notebooks/*.py"))}
 NOT_EXECUTED = {"colab": ROOT / "benchmarks" / "colab.py"}
 LONGEST = 600  # seconds for one cell
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["hide-cell"]}
 
 
 def write(script: Path, *, execute: bool) -> None:
@@ -32,7 +33,8 @@ def write(script: Path, *, execute: bool) -> None:
             client(notebook, timeout=LONGEST, resources=where, record_timing=False, coalesce_streams=True).execute()
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
-        cell["id"], cell["metadata"] = f"cell-{number}", {}
+        folded = "hide-cell" in cell.metadata.get("tags", [])  # a solution: folded on the site, in Jupyter, in Colab
+        cell["id"], cell["metadata"] = f"cell-{number}", dict(FOLDED) if folded else {}
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not _progress(output)]
     nbformat.write(notebook, script.with_suffix(".ipynb"))

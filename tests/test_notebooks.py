@@ -26,6 +26,7 @@ EXPECTED = {
     "hyperparameters",
     "limits",
     "nnx_transformer",
+    "problems_online",
     "quickstart",
     "silent_alignment",
     "upstream_downstream",
@@ -131,6 +132,15 @@ def test_notebook_asks_for_nothing_else(notebook):
     assert not [link for link in re.findall(r"https?://[^\s)]+", text) if not link.startswith(allowed)]
     for link in re.findall(r"https://github\.com/[^\s)]+?/blob/main/([^\s)]+)", text):
         assert (ROOT / link).exists(), link
+
+
+@EACH
+def test_solutions_are_folded(notebook):
+    """On the site, in Jupyter and in Colab; nothing else is."""
+    for cell in cells(notebook):
+        solution = "".join(cell["source"]).startswith("# @title Solution")
+        shown = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["hide-cell"]} if solution else {}
+        assert cell["metadata"] == shown
 
 
 @EACH
