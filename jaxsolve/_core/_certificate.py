@@ -37,7 +37,7 @@ class Certificate(eqx.Module):
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
-        >>> bool(js.solve(problem, js.GradientFlow(), 1.0).certificate.trust > 3)  # digits
+        >>> bool(js.solve(problem, js.GradientFlow(), 1.0).certificate.trust > 2)  # digits
         True
     """
 
