@@ -130,5 +130,5 @@ def test_errors_are_said_as_they_are(command, monkeypatch):
     """Brackets are no markup."""
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     said = "jaxsolve: a report needs plotly, which is not installed: pip install 'jaxsolve[plot]', "
-    said += "or in a copy of the repository pip install '.[plot]'\n"
+    said += "or in a copy of the repository pip install '.[plot]' (see docs/errors.md#an-extra-is-missing)\n"
     assert command("report", ".") == (2, "", said)
