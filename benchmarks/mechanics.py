@@ -15,6 +15,7 @@ import optax
 import jaxsolve as js
 
 from ._said import Beside, Row
+from .edge import tanh
 
 
 def main(*, quick: bool) -> Iterator[Row]:
@@ -107,20 +108,7 @@ def _muon() -> Row:
 
 
 def _rod() -> Row:
-    keys = jax.random.split(jax.random.key(1), 3)
-    x = jax.random.normal(keys[0], (30, 4))
-    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-    net = js.nets.MLP(
-        in_size=4,
-        out_size=1,
-        width_size=7,
-        depth=2,
-        activation="tanh",
-        bias=True,
-        scaling=js.nets.Scaling.xavier(),
-        key=keys[2],
-    )
-    problem, optimizer, watched = js.Problem(net, x, y), optax.adam(0.005, b1=0.5), js.observe.parameters()
+    problem, optimizer, watched = tanh(4, 7, 30, 1), optax.adam(0.005, b1=0.5), js.observe.parameters()
     descent, flow = js.Descent(optimizer), js.RodFlow(optimizer)
     steps = np.array([50, 200, 499])
     both = np.sort(np.concatenate([[0], steps, steps + 1])) * float(np.asarray(descent.rate))

@@ -142,8 +142,7 @@ def _of_the_table(code: nodes.literal, text: str) -> str | None:
             room = first
         if other is code:
             break
-    candidates = (text, f"{room}.{text}", f"{room}.{text.partition('.')[2]}")
-    return next((name for name in candidates if name and _exists(name)), None)
+    return next((name for name in (text, f"{room}.{text}") if _exists(name)), None)
 
 
 def _exists(name: str) -> bool:

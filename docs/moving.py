@@ -7,8 +7,19 @@ from pathlib import Path
 import matplotlib as mpl
 from docutils import nodes
 from docutils.parsers.rst import directives
+from matplotlib.animation import PillowWriter
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
+
+class ThreeTimes(PillowWriter):
+    """Keeps an animation that is shown three times, each with a second of its last frame."""
+
+    def finish(self) -> None:
+        """Writes the file."""
+        first, *others = self._frames
+        frames = [*others, *others[-1:] * self.fps]
+        first.save(self.outfile, save_all=True, append_images=frames, duration=round(1000 / self.fps), loop=3)
 
 
 class Moving(SphinxDirective):
@@ -23,20 +34,6 @@ class Moving(SphinxDirective):
         self.env.note_dependency(str(script))
         picture = Path(self.env.doctreedir) / f"{script.stem}.webp"
         if not picture.exists() or picture.stat().st_mtime < script.stat().st_mtime:
-            from matplotlib.animation import PillowWriter
-
-            class ThreeTimes(PillowWriter):
-                def finish(self) -> None:
-                    first, *others = self._frames
-                    pause = round(1000 / self.fps)
-                    first.save(
-                        self.outfile,
-                        save_all=True,
-                        append_images=[*others, *others[-1:] * self.fps],
-                        duration=pause,
-                        loop=3,
-                    )
-
             mpl.use("agg")
             runpy.run_path(str(script))["moving"].save(picture, writer=ThreeTimes(fps=8), dpi=110)
         here = Path(self.env.doc2path(self.env.docname)).parent

@@ -1,4 +1,4 @@
-"""What errors need: libraries that a plain installation leaves out, code that may raise anything, the page on errors.
+"""Libraries that a plain installation leaves out, code that may raise anything, and the page that errors lead to.
 
 It stands alone, for the command, which starts before JAX is loaded.
 """

@@ -177,9 +177,7 @@ def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:
     """Raises NotApplicable where what has a `check` cannot be used; for a violation in numbers only if `throw`."""
     validity = dynamics.check(problem)
     if validity.structural or (throw and concrete(validity.applies) is not None and not bool(validity.applies)):
-        raise NotApplicable(
-            f"{dynamics.name} does not solve this problem: it needs {validity.missed()}" + see("not-applicable")
-        )
+        raise validity.refusal(dynamics.name)
 
 
 def require_kind(problem: Problem, dynamics: AbstractRandomAccess) -> None:

@@ -12,7 +12,7 @@ import pytest
 import scipy.special
 from jaxtyping import Array
 
-from jaxsolve import AbstractRandomAccess, Assumption, nets, Problem, Quantity, Validity, View
+from jaxsolve import AbstractRandomAccess, Assumption, nets, observe, Problem, Quantity, solve, Validity, View
 
 
 def eps(factor: float = 1.0) -> float:
@@ -94,6 +94,51 @@ def problem(net: Any, key, *, n: int = 4, test: int = 0, **options: Any) -> Prob
     x, y = inputs(keys[0], n, *net.in_shape), inputs(keys[1], n, net.out_size)
     pair = (inputs(keys[2], test, *net.in_shape), inputs(keys[3], test, net.out_size)) if test else None
     return Problem(net, x, y, test=pair, **options)
+
+
+def sharpening(size: int, width: int, n: int, seed: int, dtype: Any = None) -> Problem:
+    """A tanh network of two hidden layers that learns a product of signs, and whose sharpness rises to the edge."""
+    keys, dtype = jr.split(jr.key(seed), 3), dtype or jnp.result_type(float)
+    x = jr.normal(keys[0], (n, size), dtype)
+    net = nets.MLP(
+        in_size=size,
+        out_size=1,
+        width_size=width,
+        depth=2,
+        activation="tanh",
+        bias=True,
+        scaling=nets.Scaling.xavier(),
+        key=keys[2],
+        dtype=dtype,
+    )
+    return Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
+
+
+class Pairs(NamedTuple):
+    """Means of a step of descent and the next.
+
+    Attributes:
+        ts: between both.
+        means: of the parameters.
+        way: how far they are from the start.
+    """
+
+    ts: np.ndarray
+    means: np.ndarray
+    way: np.ndarray
+
+    def off(self, flow: Any, problem: Problem) -> np.ndarray:
+        """The distance of a flow from the means, over their way."""
+        found = solve(problem, flow, self.ts, observe=observe.parameters())["parameters"]
+        return np.linalg.norm(self.means - np.asarray(found), axis=1) / self.way
+
+
+def pairs(problem: Problem, descent: Any, steps: np.ndarray) -> Pairs:
+    """The means after so many steps of descent."""
+    step, both = float(descent.rate), np.sort(np.concatenate([[0], steps, steps + 1]))
+    w = np.asarray(solve(problem, descent, both * step, observe=observe.parameters())["parameters"])
+    means = (w[1::2] + w[2::2]) / 2
+    return Pairs((steps + 0.5) * step, means, np.linalg.norm(means - w[0], axis=1))
 
 
 def forward(net: Any, x: Any, phi: Callable[[Any], Any]) -> np.ndarray:

@@ -24,6 +24,6 @@ class Sampler(eqx.Module):
         self.parts = opened((sample.func, sample.args, sample.keywords) if is_partial else (sample, (), {}))
 
     def __call__(self, key: Key[Array, ""], size: int) -> Any:
-        """What the function returns."""
+        """The inputs and targets of so many samples."""
         sample, args, keywords = closed(self.parts)
         return sample(*args, key, size, **keywords)

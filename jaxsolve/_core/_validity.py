@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import concrete
+from .._checks import concrete, see
 
 
 class Assumption(eqx.Module):
@@ -88,6 +88,10 @@ class Validity(eqx.Module):
                 size = "" if a.structural else f" (violation {float(a.violation):.3g}, tolerance {a.tolerance:.1g})"
                 lines.append(f"{a.name}{size}" + (f": {a.detail}" if a.detail else ""))
         return "; ".join(lines)
+
+    def refusal(self, name: str) -> "NotApplicable":
+        """The error of a theory of this name that the problem does not fit. For concrete problems only."""
+        return NotApplicable(f"{name} does not solve this problem: it needs {self.missed()}{see('not-applicable')}")
 
 
 class NotApplicable(ValueError):

@@ -30,22 +30,8 @@ RATE = 0.5
 
 
 def sharpening(dtype=None):
-    """The tanh network of docs/edge-of-stability.md, which starts near the edge at rate 0.5."""
-    keys, dtype = jax.random.split(jax.random.key(0), 3), dtype or jnp.result_type(float)
-    x = jax.random.normal(keys[0], (60, 6), dtype)
-    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-    net = nets.MLP(
-        in_size=6,
-        out_size=1,
-        width_size=16,
-        depth=2,
-        activation="tanh",
-        bias=True,
-        scaling=nets.Scaling.xavier(),
-        key=keys[2],
-        dtype=dtype,
-    )
-    return Problem(net, x, y)
+    """The network of docs/edge-of-stability.md, which starts near the edge at rate 0.5."""
+    return cases.sharpening(6, 16, 60, 0, dtype)
 
 
 CONE = Cone.of(6)

@@ -47,27 +47,12 @@ def test_on_a_quartic_toy_a_quantity_is_conserved():
 @pytest.mark.x64_only
 def test_pair_means_of_descent():
     """As near as the rod, and nearer than gradient flow by far."""
-    keys, rate = jax.random.split(jax.random.key(1), 3), 0.4
-    x = jax.random.normal(keys[0], (30, 4))
-    scaling = nets.Scaling.xavier()
-    net = nets.MLP(
-        in_size=4, out_size=1, width_size=7, depth=2, activation="tanh", bias=True, scaling=scaling, key=keys[2]
-    )
-    problem = Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
-    steps, weights = np.array([50, 200, 499]), observe.parameters()
-    both = np.sort(np.concatenate([[0], steps, steps + 1]))
-    w = np.asarray(solve(problem, Descent(optax.sgd(rate)), both * rate, observe=weights)["parameters"])
-    means = (w[1::2] + w[2::2]) / 2
-    way = np.linalg.norm(means - w[0], axis=1)
-
-    def off(flow):
-        found = solve(problem, flow, (steps + 0.5) * rate, observe=weights)["parameters"]
-        return np.linalg.norm(means - np.asarray(found), axis=1) / way
-
-    edge = off(EdgeFlow(rate=rate))
+    problem, rate = cases.sharpening(4, 7, 30, 1), 0.4
+    pairs = cases.pairs(problem, Descent(optax.sgd(rate)), np.array([50, 200, 499]))
+    edge = pairs.off(EdgeFlow(rate=rate), problem)
     np.testing.assert_allclose(edge, [0.043, 0.079, 0.067], atol=0.01)
-    np.testing.assert_allclose(edge, off(RodFlow(rate=rate)), atol=0.02)
-    assert np.all(off(GradientFlow())[1:] > 3 * edge[1:])
+    np.testing.assert_allclose(edge, pairs.off(RodFlow(rate=rate), problem), atol=0.02)
+    assert np.all(pairs.off(GradientFlow(), problem)[1:] > 3 * edge[1:])
 
 
 def test_what_is_refused():

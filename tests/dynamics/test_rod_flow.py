@@ -56,20 +56,8 @@ OPTIMIZERS = {
 
 
 def small():
-    """A tanh network whose sharpness comes to the edge."""
-    keys = jax.random.split(jax.random.key(1), 3)
-    x = jax.random.normal(keys[0], (30, 4))
-    net = nets.MLP(
-        in_size=4,
-        out_size=1,
-        width_size=7,
-        depth=2,
-        activation="tanh",
-        bias=True,
-        scaling=nets.Scaling.xavier(),
-        key=keys[2],
-    )
-    return Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
+    """A network whose sharpness comes to the edge."""
+    return cases.sharpening(4, 7, 30, 1)
 
 
 @pytest.mark.x64_only
@@ -111,19 +99,11 @@ def test_midpoints_and_halves_of_iterates_move_as_the_rod_does(name):
 def test_pair_means_of_descent(name, optimizer, rate, limit):
     """At the edge, where the rod oscillates: their distance over the way that they have gone. Twin: half the rate."""
     problem, descent = small(), Descent(optimizer, rate=rate)
-    assert descent.rate is not None
-    step = float(descent.rate)
-    steps, weights = np.array([50, 200, 499]), observe.parameters()
-    both = np.sort(np.concatenate([[0], steps, steps + 1]))
-    w = np.asarray(solve(problem, descent, both * step, observe=weights)["parameters"])
-    means, way = (w[1::2] + w[2::2]) / 2, np.linalg.norm((w[1::2] + w[2::2]) / 2 - w[0], axis=1)
-    watched = [weights, observe.oscillation()]
-    rod = solve(problem, RodFlow(optimizer, rate=rate), (steps + 0.5) * step, observe=watched)
-    check = lambda middles: np.testing.assert_array_less(np.linalg.norm(means - middles, axis=1) / way, limit)
-    check(np.asarray(rod["parameters"]))
-    assert rod["oscillation"][-1, 0] > 1e-4, name
-    slower = solve(problem, RodFlow(optimizer, rate=rate), steps / 2 * step, observe=weights)
-    cases.assert_fails(lambda: check(np.asarray(slower["parameters"])))
+    pairs, flow = cases.pairs(problem, descent, np.array([50, 200, 499])), RodFlow(optimizer, rate=rate)
+    check = lambda off: np.testing.assert_array_less(off, limit)
+    check(pairs.off(flow, problem))
+    assert solve(problem, flow, pairs.ts[-1:], observe=observe.oscillation())["oscillation"][-1, 0] > 1e-4, name
+    cases.assert_fails(lambda: check(pairs._replace(ts=pairs.ts / 2).off(flow, problem)))
 
 
 @pytest.mark.slow

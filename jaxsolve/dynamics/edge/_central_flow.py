@@ -11,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from ..._checks import one_number, require_size
+from ..._checks import require_size
 from ..._core import Certificate, Observed, Problem, View
 from ...until import AbstractCondition
 from ..descent._optimizer import Optimizer, require_scaling
@@ -20,7 +20,7 @@ from ..flow._flow import AbstractFlow, read_options
 from ..flow._integrator import controller, ParameterNorm
 from ..flow._system import AbstractSystem, default_rtol, SMOOTH_RTOL
 from ._central_step import CentralState, CentralStep, NO_DERIVATIVES, Point
-from ._edge_optimizer import AbstractPreconditioner, Plain, read_preconditioner
+from ._edge_optimizer import AbstractPreconditioner, either, Plain, read_preconditioner
 
 
 class _Norm(eqx.Module):
@@ -210,10 +210,7 @@ class CentralFlow(AbstractFlow):
         until: AbstractCondition | None = None,
         max_steps: int = 100_000,
     ):
-        if (optimizer is None) == (rate is None):
-            raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
-        self.optimizer = None if optimizer is None else Optimizer(optimizer)
-        self.given_rate = None if rate is None else one_number(rate, "rate")
+        self.optimizer, self.given_rate = either(optimizer, rate)
         self.max_unstable = require_size(max_unstable, "max_unstable")
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, False

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from ..._checks import one_number
-from ..._core import Certificate, flat_rates, Observed, Problem, View
+from ..._core import flat_rates, Observed, Problem
 from ..._numerics import nonzero, safe_sqrt
 from ...integrators import RungeKuttaChebyshev
 from ...until import AbstractCondition
@@ -19,7 +18,8 @@ from ..descent._optimizer import Optimizer, require_scaling
 from ..flow._flow import AbstractFlow, read_options
 from ..flow._integrator import controller, ParameterNorm
 from ..flow._system import AbstractSystem, SMOOTH_RTOL
-from ._edge_optimizer import descent_rate
+from ._edge_optimizer import descent_rate, either
+from ._ends import AbstractEndsSystem
 
 
 class _EdgeNorm(eqx.Module):
@@ -33,7 +33,7 @@ class _EdgeNorm(eqx.Module):
         return jnp.maximum(jnp.maximum(mean(m), mean(v)), jnp.abs(z))
 
 
-class EdgeSystem(AbstractSystem):
+class EdgeSystem(AbstractEndsSystem):
     """The centre, the direction and the logarithm of the swing, in one vector."""
 
     problem: Problem
@@ -46,9 +46,6 @@ class EdgeSystem(AbstractSystem):
         rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
         self.controller = controller(problem, rtol, atol, _EdgeNorm(ParameterNorm(problem)))
 
-    def _gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
-        return jax.grad(lambda vector: self.problem.objective(ravel_pytree(self.problem.params)[1](vector)))(w)
-
     @property
     def _root(self) -> Float[Array, " params"]:
         """The roots of the rates: the Hessian between them is symmetric, as that of descent is not."""
@@ -56,18 +53,14 @@ class EdgeSystem(AbstractSystem):
 
     def _curvature(self, m: Float[Array, " params"], v: Float[Array, " params"]) -> tuple[Array, Array]:
         """The Hessian times the direction, and along it."""
-        image = self._root * jax.jvp(self._gradient, (m,), (self._root * v,))[1]
+        image = self._root * jax.jvp(self.gradient, (m,), (self._root * v,))[1]
         return image, (v @ image) / nonzero(v @ v)
-
-    @property
-    def valid(self) -> Bool[Array, ""]:
-        return self.problem.valid & jnp.isfinite(self.rate) & (self.rate > 0)
 
     @property
     def start(self) -> Float[Array, " state"]:
         w = ravel_pytree(self.problem.params)[0]
         # Half of the first step of descent.
-        half = self.rate * self._root * self._gradient(w) / 2
+        half = self.rate * self._root * self.gradient(w) / 2
         size = _size(half)
         v = jnp.where(size > 0, half / nonzero(size), jnp.ones_like(half) / half.shape[0] ** 0.5)
         return jnp.concatenate([w, v, jnp.log(size + self._rounding(w))[None]])
@@ -84,7 +77,7 @@ class EdgeSystem(AbstractSystem):
             m, v, z = _split(y)
             image, curvature = self._curvature(m, v)
             d = jnp.exp(z) * self._root * v
-            mean = (self._gradient(m + d) + self._gradient(m - d)) / 2
+            mean = (self.gradient(m + d) + self.gradient(m - d)) / 2
             growth = curvature - 2 / self.rate + 2 * self._rounding(m) * jnp.exp(-z) / self.rate
             # The direction keeps its length; the last term takes back what steps add to it.
             turn = image - curvature * v + (1 - v @ v) * v / self.rate
@@ -92,42 +85,13 @@ class EdgeSystem(AbstractSystem):
 
         return diffrax.ODETerm(field)
 
-    @property
-    def tolerances(self) -> dict[str, Any]:
-        return {"rtol": self.controller.rtol, "atol": self.controller.atol}
-
-    def first_step(self) -> Float[Array, ""]:
-        return self.rate
-
     def position(self, y: Float[Array, " state"]) -> Float[Array, " state"]:
         return y
 
     def params(self, w: Float[Array, " state"]) -> Observed:
         m, v, z = _split(w)
-        unravel, d = ravel_pytree(self.problem.params)[1], jnp.exp(z) * self._root * v
-        ends = [m + d, m - d]
-        loss = sum(self.problem.objective(unravel(end)) for end in ends) / 2
-        square = sum(jnp.sum(self._gradient(end) ** 2) for end in ends) / 2
-        known = {
-            "averaged_loss": loss,
-            "averaged_squared_gradient": square,
-            "oscillation": jnp.sum(d**2)[None],
-            "edge_eigenvalues": (self._curvature(m, v)[1] * self.rate / 2)[None],
-        }
-        return Observed(unravel(m), {name: jnp.asarray(value) for name, value in known.items()})
-
-    def view(self, t: Float[Array, ""], y: Float[Array, " state"]) -> View:
-        known = self.params(y)
-        return View(self.problem, t, known.params, given_observations=known.observations)
-
-    def lost(self, y: PyTree) -> Bool[Array, ""]:
-        del y
-        return jnp.array(False)
-
-    def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
-        del t, y
-        nothing = jnp.full_like(step_error, jnp.nan)
-        return Certificate(nothing, nothing, step_error, jnp.full_like(step_error, self.controller.rtol))
+        eigenvalue = self._curvature(m, v)[1] * self.rate / 2
+        return self.observed(m, jnp.exp(z) * self._root * v, edge_eigenvalues=eigenvalue[None])
 
     def scaled_error(self, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
         del t1
@@ -209,10 +173,7 @@ class EdgeFlow(AbstractFlow):
         until: AbstractCondition | None = None,
         max_steps: int = 100_000,
     ):
-        if (optimizer is None) == (rate is None):
-            raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
-        self.optimizer = None if optimizer is None else Optimizer(optimizer)
-        self.given_rate = None if rate is None else one_number(rate, "rate")
+        self.optimizer, self.given_rate = either(optimizer, rate)
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, False
         )

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from ..._checks import attempt, concrete
+from ..._checks import attempt, concrete, one_number
 from ..descent._optimizer import Optimizer
 
 
@@ -181,6 +181,15 @@ def read_preconditioner(optimizer: Optimizer) -> AbstractPreconditioner:
             f"({optimizer.name}): js.Descent runs it"
         )
     return Plain(rate)
+
+
+def either(
+    optimizer: optax.GradientTransformation | None, rate: Any
+) -> tuple[Optimizer, None] | tuple[None, Float[Array, ""]]:
+    """An optimizer, or the rate of gradient descent. Raises ValueError if both or none are given."""
+    if (optimizer is None) == (rate is None):
+        raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
+    return (None, one_number(rate, "rate")) if optimizer is None else (Optimizer(optimizer), None)
 
 
 def descent_rate(optimizer: Optimizer) -> Float[Array, ""] | None:

@@ -7,14 +7,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from ..._core import Certificate, flat_rates, Observed, Problem, View
+from ..._core import flat_rates, Observed, Problem
 from ..._numerics import nonzero, safe_sqrt
 from ...integrators import RungeKuttaChebyshev
 from ..descent._optimizer import first_state, Optimizer
-from ..flow._integrator import gradient_evaluations, ParameterNorm
-from ..flow._system import AbstractSystem, SMOOTH_RTOL
+from ..flow._integrator import AbstractScaledController, gradient_evaluations, ParameterNorm
+from ..flow._system import SMOOTH_RTOL
+from ._ends import AbstractEndsSystem
 
 
 class Rod(NamedTuple):
@@ -24,7 +25,7 @@ class Rod(NamedTuple):
     half: Float[Array, " state"]
 
 
-class RodController(diffrax.AbstractStepSizeController):
+class RodController(AbstractScaledController):
     """Chooses steps from the errors of parameters, and from those of each memory relative to the size of all of it.
 
     Squares of gradients are small numbers, errors of which a tolerance for parameters would not see.
@@ -35,22 +36,8 @@ class RodController(diffrax.AbstractStepSizeController):
     sizes: tuple[int, ...] = eqx.field(static=True)  # shapes: of the parameters, and of each memory
     padding: float | Float[Array, ""]
 
-    @property
-    def _rule(self) -> diffrax.PIDController:
-        # States are given as zeros below, so that errors, which are scaled already, are divided by atol alone.
-        return diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=0.3, icoeff=0.4)
-
-    def wrap(self, direction: Any) -> "RodController":
-        del direction
-        return self
-
-    def init(self, terms, t0, t1, y0: Any, dt0, args, func, error_order):
-        return self._rule.init(terms, t0, t1, y0.middle, dt0, args, func, error_order)
-
     def adapt_step_size(self, t0, t1, y0: Any, y1_candidate: Any, args, y_error: Any, error_order, controller_state):
-        error = self.scaled(y0, y1_candidate, y_error)
-        zero = jnp.zeros_like(error)
-        return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order, controller_state)
+        return self.adapt_by(self.scaled(y0, y1_candidate, y_error), t0, t1, args, error_order, controller_state)
 
     def scaled(self, y0: Rod, y1: Rod, error: Rod) -> Float[Array, ""]:
         """The error of a step in units of the tolerance: the largest of those of the parameters and the memories."""
@@ -66,7 +53,7 @@ class RodController(diffrax.AbstractStepSizeController):
         return jnp.max(jnp.stack(found))
 
 
-class RodSystem(AbstractSystem):
+class RodSystem(AbstractEndsSystem):
     """z+' = F(z-) - z+ and z-' = F(z+) - z- per step F of the optimizer, in terms of the middle and the half."""
 
     problem: Problem
@@ -91,13 +78,10 @@ class RodSystem(AbstractSystem):
 
     @property
     def _memory(self) -> PyTree:
-        """What the optimizer remembers at the start. A count of steps is a time, which flows, too."""
+        """The optimizer's memory at the start, as floats: a count of steps is a time, which flows, too."""
         return jax.tree.map(
             lambda leaf: jnp.asarray(leaf, self.problem.dtype), first_state(self.optimizer, self.problem.params)
         )
-
-    def _gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
-        return jax.grad(lambda vector: self.problem.objective(ravel_pytree(self.problem.params)[1](vector)))(w)
 
     def _step(self, gradient: Float[Array, " params"], state: Float[Array, " state"]) -> Float[Array, " state"]:
         """F: the state after a step with this gradient."""
@@ -109,15 +93,11 @@ class RodSystem(AbstractSystem):
         return jnp.concatenate([moved, ravel_pytree(memory)[0].astype(state.dtype)])
 
     @property
-    def valid(self) -> Bool[Array, ""]:
-        return self.problem.valid & jnp.isfinite(self.rate) & (self.rate > 0)
-
-    @property
     def start(self) -> Rod:
         w = ravel_pytree(self.problem.params)[0]
         state = jnp.concatenate([w, ravel_pytree(self._memory)[0].astype(w.dtype)])
         # Half of the first step. What is remembered has no half yet: neither end may have negative squares.
-        half = (self._step(self._gradient(w), state) - state) / 2
+        half = (self._step(self.gradient(w), state) - state) / 2
         return Rod(state, half.at[w.size :].set(0))
 
     @property
@@ -130,7 +110,7 @@ class RodSystem(AbstractSystem):
             # A rod that is short beside m is seen longer, since m + d rounds; from m on, which it moves no more.
             far = eps ** (1 / 3) * safe_sqrt(jnp.sum(m**2)) / nonzero(safe_sqrt(jnp.sum(d**2)))
             short = far > 1
-            ahead, behind = self._gradient(m + jnp.where(short, far, 1) * d), self._gradient(m - jnp.where(short, 0, d))
+            ahead, behind = self.gradient(m + jnp.where(short, far, 1) * d), self.gradient(m - jnp.where(short, 0, d))
             change = jnp.where(short, (ahead - behind) / far, 0)
             ends = (
                 self._step(jnp.where(short, behind + change, ahead), y.middle + y.half),
@@ -148,39 +128,12 @@ class RodSystem(AbstractSystem):
 
         return diffrax.ODETerm(field)
 
-    @property
-    def tolerances(self) -> dict[str, Any]:
-        return {"rtol": self.controller.rtol, "atol": self.controller.atol}
-
-    def first_step(self) -> Float[Array, ""]:
-        return self.rate
-
     def position(self, y: Rod) -> Float[Array, " ends"]:
         size = self.controller.sizes[0]
         return jnp.concatenate([y.middle[:size], y.half[:size]])
 
     def params(self, w: Float[Array, " ends"]) -> Observed:
-        m, d = jnp.split(w, 2)
-        unravel = ravel_pytree(self.problem.params)[1]
-        ends = [m + d, m - d]
-        # Descent is at both ends in turn, so that averages are over both.
-        loss = sum(self.problem.objective(unravel(end)) for end in ends) / 2
-        square = sum(jnp.sum(self._gradient(end) ** 2) for end in ends) / 2
-        known = {"averaged_loss": loss, "averaged_squared_gradient": square, "oscillation": jnp.sum(d**2)[None]}
-        return Observed(unravel(m), {name: jnp.asarray(value) for name, value in known.items()})
-
-    def view(self, t: Float[Array, ""], y: Rod) -> View:
-        known = self.params(self.position(y))
-        return View(self.problem, t, known.params, given_observations=known.observations)
-
-    def lost(self, y: PyTree) -> Bool[Array, ""]:
-        del y
-        return jnp.array(False)
-
-    def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
-        del t, y
-        nothing = jnp.full_like(step_error, jnp.nan)
-        return Certificate(nothing, nothing, step_error, jnp.full_like(step_error, self.controller.rtol))
+        return self.observed(*jnp.split(w, 2))
 
     def scaled_error(self, t1: Any, y0: Rod, y1: Rod, error: Rod) -> Float[Array, ""]:
         del t1

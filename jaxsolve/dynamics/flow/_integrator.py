@@ -70,6 +70,27 @@ def controller(problem: Problem, rtol: float | None, atol: float | None, norm: A
     return diffrax.PIDController(rtol=rtol, atol=atol, norm=norm, pcoeff=0.3, icoeff=0.4)
 
 
+class AbstractScaledController(diffrax.AbstractStepSizeController):
+    """Chooses steps by an error in units of the tolerance, which a subclass measures."""
+
+    @property
+    def _rule(self) -> diffrax.PIDController:
+        # States are given as zeros below, so that errors, which are scaled already, are divided by atol alone.
+        return diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=0.3, icoeff=0.4)
+
+    def wrap(self, direction: Any) -> Any:
+        del direction
+        return self
+
+    def init(self, terms, t0, t1, y0: Any, dt0, args, func, error_order):
+        return self._rule.init(terms, t0, t1, y0, dt0, args, func, error_order)
+
+    def adapt_by(self, error: Float[Array, ""], t0, t1, args, error_order, controller_state):
+        """The next step after one from t0 to t1 with this error, as `adapt_step_size` returns it."""
+        zero = jnp.zeros_like(error)
+        return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order, controller_state)
+
+
 def prepare(integrator: diffrax.AbstractSolver, controller: diffrax.PIDController) -> diffrax.AbstractSolver:
     """The integrator; an implicit one solves its equations to the tolerance of the steps, unless it has its own."""
     solver = _forward_differentiable(integrator)

@@ -12,11 +12,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ..._core import Certificate, flat_rates, Problem, View
 from ..._numerics import nonzero, norm
 from ...integrators import RungeKuttaChebyshev
+from ._certificate import step_certificate
+from ._integrator import AbstractScaledController
 from ._polar import smoothed_polar
 from ._system import AbstractPlainSystem
 
 
-class SpeedController(diffrax.AbstractStepSizeController):
+class SpeedController(AbstractScaledController):
     """Chooses steps whose error is rtol times the way that a mode of full speed, the rate of its layer, goes in them.
 
     A mode that chatters about its end goes there and back at full speed however short the steps are. Errors relative to
@@ -30,23 +32,9 @@ class SpeedController(diffrax.AbstractStepSizeController):
     rtol: float = eqx.field(static=True)  # decides nothing but numbers
     eta: Float[Array, " params"]
 
-    @property
-    def _rule(self) -> diffrax.PIDController:
-        # States are given as zeros below, so that errors, which are scaled already, are divided by atol alone.
-        return diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=0.3, icoeff=0.4)
-
-    def wrap(self, direction: Any) -> "SpeedController":
-        del direction
-        return self
-
-    def init(self, terms, t0, t1, y0: Any, dt0, args, func, error_order):
-        return self._rule.init(terms, t0, t1, y0, dt0, args, func, error_order)
-
     def adapt_step_size(self, t0, t1, y0: Any, y1_candidate: Any, args, y_error: Any, error_order, controller_state):
-        error = self.scaled(t1 - t0, y_error)
-        zero = jnp.zeros_like(error)
         # Relative to the length of a step, its error is of one order less.
-        return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order - 1, controller_state)
+        return self.adapt_by(self.scaled(t1 - t0, y_error), t0, t1, args, error_order - 1, controller_state)
 
     def scaled(self, size: Any, error: Float[Array, " params"]) -> Float[Array, ""]:
         """The error of a step of this size in units of the tolerance: the norm over all, in which a mode counts whole.
@@ -111,12 +99,11 @@ class MuonSystem(AbstractPlainSystem):
     def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
         del t, y
         # Nothing is conserved, and steps are as long as modes go straight, too long for an integral of the energy.
-        nothing = jnp.full_like(step_error, jnp.nan)
-        return Certificate(nothing, nothing, step_error, jnp.full_like(step_error, self.controller.rtol))
+        return step_certificate(step_error, self.controller.rtol)
 
     def scaled_error(self, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
         del t1, y0, y1
-        # Errors here are those of accepted steps, which the controller has held below the tolerance.
+        # Of accepted steps alone, whose errors the controller has held below the tolerance: 1 is their bound.
         return jnp.ones((), error.dtype)
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:

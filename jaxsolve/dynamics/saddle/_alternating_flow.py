@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from ..._checks import require_size
-from ..._core import AbstractRandomAccess, Assumption, NotApplicable, Problem, Quantity, Validity, View
+from ..._core import AbstractRandomAccess, Assumption, Problem, Quantity, Validity, View
 from ..._numerics import nonzero, norm
 from ...losses import MSE
 from ...nets._internal import Split, split
@@ -128,7 +128,7 @@ class AlternatingFlow(AbstractRandomAccess):
             NotApplicable: the problem is of another kind.
         """
         if (validity := self.check(problem)).structural:
-            raise NotApplicable(f"{self.name} does not solve this problem: it needs {validity.missed()}")
+            raise validity.refusal(self.name)
         return _drops(problem, self.most)
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ... import nets
 from ..._checks import concrete, one_number, require_flag, require_power_of_two, require_size
-from ..._core import Assumption, NotApplicable, Problem, Quantity, Validity
+from ..._core import Assumption, Problem, Quantity, Validity
 from .._approximation import AbstractApproximation
 from .._marching import nearest_step
 from ..descent._descent import Descent
@@ -139,9 +139,7 @@ class RichLimit(AbstractApproximation):
         for assumption in self.assumptions(problem):
             known = concrete(assumption.holds)
             if known is not None and not known.all():
-                raise NotApplicable(
-                    f"RichLimit does not solve this problem: it needs {Validity((assumption,)).missed()}"
-                )
+                raise Validity((assumption,)).refusal("RichLimit")
         if problem.net.activation.linear or len(problem.net.weights) > 2:
             return (RichMarch(self, self.rate, self.nodes, self.samples, self.seed, self.memory),)
         flows = GradientFlow().ways(problem) if self.rate is None else (Descent(optax.sgd(self.rate)),)

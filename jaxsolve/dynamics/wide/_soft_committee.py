@@ -14,7 +14,7 @@ from ..._core import read_times
 
 
 class OrderParameters(eqx.Module):
-    r"""What decides how a student generalizes, sum_k v_k erf(w_k . x/sqrt(2d)), that learns from a teacher of its kind.
+    r"""The overlaps of a student sum_k v_k erf(w_k . x/sqrt(2d)) and its teacher, which decide how it generalizes.
 
     Attributes:
         Q: overlaps w_i . w_k/d of the student's weights, shape (k, k).
@@ -68,7 +68,7 @@ class OrderParameters(eqx.Module):
         teacher: Float[ArrayLike, "m d"],
         teacher_readout: Float[ArrayLike, " m"],
     ) -> "OrderParameters":
-        """Those of weights in d dimensions, of order 1 each.
+        """The order parameters of weights in d dimensions, entries of order 1.
 
         Raises:
             ValueError: shapes do not fit together.

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..._core import AbstractRandomAccess, Assumption, NotApplicable, Problem, Validity
+from ..._core import AbstractRandomAccess, Assumption, Problem, Validity
 from ..._numerics import finite_product, nonzero, scaled
 from ...losses import AbstractLoss, MSE
 from ...nets import AbstractDense
@@ -42,7 +42,7 @@ class AbstractLinearForm(AbstractRandomAccess):
         """Raises NotApplicable if the problem is of another kind."""
         validity = Validity(tuple(self.structural_assumptions(problem)))
         if validity.structural:
-            raise NotApplicable(f"{self.name} does not solve this problem: it needs {validity.missed()}")
+            raise validity.refusal(self.name)
 
 
 class LinearFlow(NamedTuple):
