@@ -206,6 +206,13 @@ def test_at_rest_it_stays():
     np.testing.assert_array_equal(run["parameters"], 0)
 
 
+def test_the_certificate_has_the_errors_of_steps():
+    """Measured, so that they are below the tolerance, not at it."""
+    certificate = js.solve(aligned(), js.MuonFlow(), [1.0]).certificate
+    assert certificate is not None
+    assert 0.1 < certificate.step_error < 1
+
+
 def test_what_is_refused():
     with pytest.raises(ValueError, match="eps"):
         js.MuonFlow(eps=0.0)

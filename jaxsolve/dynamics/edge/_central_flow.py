@@ -116,8 +116,8 @@ class CentralSystem(AbstractSystem):
         rtol = jnp.full_like(balance, self.controller.rtol)
         return Certificate(nothing, balance, step_error, rtol, edge_error=edge)
 
-    def scaled_error(self, t1: Any, y0: Point, y1: Point, error: Point) -> Float[Array, ""]:
-        del t1
+    def scaled_error(self, t0: Any, t1: Any, y0: Point, y1: Point, error: Point) -> Float[Array, ""]:
+        del t0, t1
         size = jnp.maximum(jnp.abs(y0.moving), jnp.abs(y1.moving))
         scaled = error.moving / (self.controller.atol + self.controller.rtol * size)
         return jnp.asarray(self.controller.norm(Point(scaled, error.edge)))

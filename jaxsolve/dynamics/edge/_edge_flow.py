@@ -93,8 +93,8 @@ class EdgeSystem(AbstractEndsSystem):
         eigenvalue = self._curvature(m, v)[1] * self.rate / 2
         return self.observed(m, jnp.exp(z) * self._root * v, edge_eigenvalues=eigenvalue[None])
 
-    def scaled_error(self, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
-        del t1
+    def scaled_error(self, t0: Any, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
+        del t0, t1
         size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
         return jnp.asarray(self.controller.norm(error / (self.controller.atol + self.controller.rtol * size)))
 

@@ -135,8 +135,8 @@ class RodSystem(AbstractEndsSystem):
     def params(self, w: Float[Array, " ends"]) -> Observed:
         return self.observed(*jnp.split(w, 2))
 
-    def scaled_error(self, t1: Any, y0: Rod, y1: Rod, error: Rod) -> Float[Array, ""]:
-        del t1
+    def scaled_error(self, t0: Any, t1: Any, y0: Rod, y1: Rod, error: Rod) -> Float[Array, ""]:
+        del t0, t1
         return self.controller.scaled(y0, y1, error)
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:

@@ -229,7 +229,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
             rejected=rejected,
             step_error=jnp.where(
                 accept,
-                jnp.maximum(state.step_error, system.scaled_error(t1, state.y, y1, y_error)),
+                jnp.maximum(state.step_error, system.scaled_error(state.t, t1, state.y, y1, y_error)),
                 state.step_error,
             ),
             done=exhausted | stuck | saves.complete | far | met | lost,

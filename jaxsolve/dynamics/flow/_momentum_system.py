@@ -145,7 +145,8 @@ class MomentumSystem(AbstractPlainSystem):
             jnp.full_like(balance, jnp.nan), balance, step_error, jnp.full_like(balance, self.controller.inner.rtol)
         )
 
-    def scaled_error(self, t1, y0, y1, error) -> Float[Array, ""]:
+    def scaled_error(self, t0, t1, y0, y1, error) -> Float[Array, ""]:
+        del t0
         return self.controller.scaled_error(t1, y0, y1, error)
 
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:

@@ -101,10 +101,9 @@ class MuonSystem(AbstractPlainSystem):
         # Nothing is conserved, and steps are as long as modes go straight, too long for an integral of the energy.
         return step_certificate(step_error, self.controller.rtol)
 
-    def scaled_error(self, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
-        del t1, y0, y1
-        # Of accepted steps alone, whose errors the controller has held below the tolerance: 1 is their bound.
-        return jnp.ones((), error.dtype)
+    def scaled_error(self, t0: Any, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:
+        del y0, y1
+        return self.controller.scaled(t1 - t0, error)
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         return solver_state.evaluations, jnp.zeros_like(attempts)

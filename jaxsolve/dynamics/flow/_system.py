@@ -69,8 +69,10 @@ class AbstractSystem(eqx.Module):
         """The certificate of the state at time t: how far it can be trusted."""
 
     @abc.abstractmethod
-    def scaled_error(self, t1: Float[Array, ""], y0: PyTree, y1: PyTree, error: PyTree) -> Float[Array, ""]:
-        """The error of a step to time t1 in units of the tolerance."""
+    def scaled_error(
+        self, t0: Float[Array, ""], t1: Float[Array, ""], y0: PyTree, y1: PyTree, error: PyTree
+    ) -> Float[Array, ""]:
+        """The error of a step from time t0 to t1 in units of the tolerance."""
 
     @abc.abstractmethod
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
@@ -156,8 +158,8 @@ class ParameterSystem(AbstractPlainSystem):
         del t
         return flow_certificate(self.problem, self.params(y[:-1]), y[-1], step_error, self.controller.rtol)
 
-    def scaled_error(self, t1, y0, y1, error) -> Float[Array, ""]:
-        del t1
+    def scaled_error(self, t0, t1, y0, y1, error) -> Float[Array, ""]:
+        del t0, t1
         size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
         return jnp.asarray(self.controller.norm(error / (self.controller.atol + self.controller.rtol * size)))
 
@@ -192,8 +194,10 @@ class AbstractExponentialSystem(AbstractPlainSystem):
     def view(self, t: Float[Array, ""], y: Flowing) -> View:
         return View(self.problem, t, self.params(self.position(y)), given_outputs=y.outputs)
 
-    def scaled_error(self, t1: Float[Array, ""], y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
-        del t1
+    def scaled_error(
+        self, t0: Float[Array, ""], t1: Float[Array, ""], y0: Flowing, y1: Flowing, error: Flowing
+    ) -> Float[Array, ""]:
+        del t0, t1
         return self.controller.relative_error(y0, y1, error) / self.controller.rtol
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
