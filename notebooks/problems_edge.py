@@ -81,8 +81,10 @@ for (rate, beta), color in zip([(0.5, 0.0), (0.1, 0.5), (0.1, 0.9)], js.plot.COL
     assert below[-1] < 1 < above[-1]
     ax.semilogy(below, color=color, label=rf"$\eta = {rate}$, $\beta = {beta}$")
     ax.semilogy(above, color=color, ls="--")
-ax.set(xlabel="step", ylabel="$|w|$, 2 % below (lines) and above (broken)")
-ax.legend(frameon=False, fontsize=9)
+ax.plot([], [], color="0.3", label="2 % below")
+ax.plot([], [], color="0.3", ls="--", label="2 % above")
+ax.set(xlabel="step", ylabel="$|w|$")
+ax.legend(frameon=False, fontsize=8, ncols=2)
 plt.show()
 
 # %% [markdown]

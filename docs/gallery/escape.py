@@ -17,5 +17,5 @@ for i, sigma in enumerate((0.3, 0.03, 0.003)):
     theory = js.solve(problem, js.theory.SingleNeuronFlow(), ts)
     ax.plot(flow.ts, flow["loss"], color=js.plot.COLORS[i], label=rf"$\sigma = {sigma:g}$")
     ax.plot(theory.ts, theory["loss"], color="black", linestyle="dashed", linewidth=0.8)
-ax.set(xlabel="time $t$", ylabel="training loss")
+ax.set(xlabel="time $t$ (gradient-flow units)", ylabel="training loss")
 ax.legend(frameon=False)

@@ -15,5 +15,5 @@ for gamma in (0.1, 1.0, 10.0):
     ts = jnp.geomspace(1e-3, 1e3, 60)
     run = js.solve(problem, js.theory.TwoLayerLine(), ts, observe=js.observe.kernel_change())
     ax.plot(run.ts, run["kernel_change"], label=rf"$\gamma = {gamma:g}$")
-ax.set(xscale="log", yscale="log", xlabel="time $t$", ylabel="kernel change $|K-K_0|/|K_0|$")
+ax.set(xscale="log", yscale="log", xlabel="time $t$ (gradient-flow units)", ylabel="kernel change $|K-K_0|/|K_0|$")
 ax.legend(frameon=False)
