@@ -26,8 +26,8 @@ from . import _thresholds
 from ._crossover import Crossover, crossover
 from ._diagnosis import Finding
 from ._examine import test_loss
-from ._lens import inside, suited, through, with_inside
 from ._movement import relative_change, whole_kernel
+from ._rescaled import inside, rescaled, suited, with_inside
 from ._stability import difference, moves
 from ._train import loss_of, train
 from ._verdict import side
@@ -138,7 +138,7 @@ def before(
         )
     exponent = rate_exponent(descent.optimizer, few.params, state, slope)
 
-    linear, start = through(problem, scale=1.0, linear=True), outputs_at(problem, problem.params)
+    linear, start = rescaled(problem, scale=1.0, linear=True), outputs_at(problem, problem.params)
     run = train(
         linear, optimizer, [0, steps], batch_size, key, value=lambda end: loss_of(problem, _linear(start, problem, end))
     )
@@ -186,14 +186,14 @@ def _trained_at(
     problem, few, eta, optimizer, steps, batch_size, key, trace, multiplier: float, exponent: float
 ) -> float:
     """The kernel's change by the end of training with a multiplier, its rate made to suit."""
-    seen = through(problem, scale=multiplier)
+    multiplied = rescaled(problem, scale=multiplier)
     # With a multiplier m the gradient is m times as large, so the update m^p times, and what a step adds to f m^(1 + p)
     # times: the rate takes that back.
     rate = jnp.asarray(multiplier ** -(1 + exponent), problem.dtype)
-    run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
+    run = train(multiplied, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
-    rates = with_inside(seen.params, eta)
-    progress = float(progress_between(*(pull_at(seen, params, rates) for params in (seen.params, end))))
+    rates = with_inside(multiplied.params, eta)
+    progress = float(progress_between(*(pull_at(multiplied, params, rates) for params in (multiplied.params, end))))
     if run.diverged or not progress > LEAST:
         return float("nan")
     kernels = [whole_kernel(few, params, eta, trace) for params in (few.params, with_inside(few.params, inside(end)))]

@@ -53,15 +53,15 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
     if not np.any(np.asarray(before)):
         return None
     first, last = np.log(SMALLEST), np.log(LARGEST)
-    seen: dict[float, float] = {}  # kernels are dear, and Brent's method asks again for the ends of its bracket
+    known: dict[float, float] = {}  # kernels are dear, and Brent's method asks again for the ends of its bracket
 
     def beyond(place: float) -> float:
         """How far the kernel is beyond the limit, from -1 to 1, at the displacement exp(place)."""
-        if place not in seen:
+        if place not in known:
             moved = _moved(problem.params, displacement, jnp.asarray(np.exp(place), problem.dtype))
-            seen[place] = float(relative_change(whole_kernel(problem, moved, eta, trace), before))
+            known[place] = float(relative_change(whole_kernel(problem, moved, eta, trace), before))
         # tanh(log(change/limit)/2), nearly a line; a kernel that overflows has moved beyond any limit.
-        return (seen[place] - limit) / (seen[place] + limit) if np.isfinite(seen[place]) else 1.0
+        return (known[place] - limit) / (known[place] + limit) if np.isfinite(known[place]) else 1.0
 
     last_one = place = 0.0  # log of the displacement of this network itself
     onward = np.log(8) if beyond(place) < 0 else -np.log(8)
@@ -73,7 +73,7 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
         multiplier = float(np.exp(-found))
     else:
         multiplier = 0.0 if onward > 0 else np.inf
-    scales, changes = np.array(sorted((np.exp(place), change) for place, change in seen.items())).T
+    scales, changes = np.array(sorted((np.exp(place), change) for place, change in known.items())).T
     return Crossover(multiplier, scales, changes)
 
 

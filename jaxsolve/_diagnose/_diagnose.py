@@ -21,11 +21,11 @@ from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding
 from ._examine import examine, Examined
 from ._finite import check_finite, checked_look, ending
+from ._frozen import moving_rates
 from ._inputs import check_network, check_optimizer, choose, read_key, read_problem, same_shapes
-from ._lens import suited
 from ._movement import look, projections_for
+from ._rescaled import suited
 from ._steps import step_stability, StepStability
-from ._still import moving_rates
 from ._train import batch_size_for, checkpoint_steps, train
 from ._verdict import decide, paragraph, regime_findings
 
@@ -148,40 +148,46 @@ def diagnose(
     for step, network in list(zip(places, params, strict=True))[1:]:
         say(f"looking at kernels at step {step} of {places[-1]}")
         looks.append(look(probe, network, trace))
-    slopes = [seen.slope for seen in looks]
+    slopes = [look.slope for look in looks]
     next_of = lambda at, slope: next_update(probe.eta, held, at.params, at.state, slope)
     updates = map(next_of, training.checkpoints, slopes)
-    eta, still = moving_rates(probe, params, [slope.gradient for slope in slopes], updates)
-    seen = examine(probe, eta, places, params, looks, trace, products, say)
+    eta, frozen = moving_rates(probe, params, [slope.gradient for slope in slopes], updates)
+    examined = examine(probe, eta, places, params, looks, trace, products, say)
     at_start = training.checkpoints[0].state
     say("looking for the multiplier at which the regime changes")
     ahead = before(problem, probe, few, eta, optimizer, at_start, steps, batch_size, batch_key, trace, verify=verify)
-    verdict = decide(seen, training.diverged, ahead.linearized_change)
+    verdict = decide(examined, training.diverged, ahead.linearized_change)
     stable = step_stability(probe, held, training.checkpoints, slopes, products, say)
 
-    findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
-    if not seen.learnable:  # the gradient is a rounding error, as are its steps
+    findings = regime_findings(examined, verdict) | ahead.findings | stable.findings
+    if not examined.learnable:  # the gradient is a rounding error, as are its steps
         nothing = {name: findings[name].limit for name in ("chizat_ratio", "critical_rate", "crossover_multiplier")}
         findings |= {name: Finding(np.nan, limit, "not known: nothing to learn") for name, limit in nothing.items()}
-    history = seen.history | stable.history
+    history = examined.history | stable.history
     if ahead.linear_loss is not None:
         history["linear_loss"] = _at_end(ahead.linear_loss, len(places))
     if ahead.linear_test_loss is not None:
         history["linear_test_loss"] = _at_end(ahead.linear_test_loss, len(places))
     said = {"ending": end, "stuck": ahead.stuck, "uphill": stable.uphill}
-    text = paragraph(seen, verdict, findings, ahead.words, stable.words, **said)
+    text = paragraph(examined, verdict, findings, ahead.words, stable.words, **said)
     noisy = [] if noise is None else ["It trained with noise; all numbers are of the network without."]
-    notes = [*noisy, *_chosen(problem, probe, seen, batch_size, trace, products), *still, *ahead.notes, *stable.notes]
+    notes = [
+        *noisy,
+        *_chosen(problem, probe, examined, batch_size, trace, products),
+        *frozen,
+        *ahead.notes,
+        *stable.notes,
+    ]
     return Diagnosis(
         verdict.regime,
         verdict.near,
         text,
         findings,
         history,
-        seen.groups.names,
-        seen.by_group,
-        seen.pairs,
-        seen.by_pair,
+        examined.groups.names,
+        examined.by_group,
+        examined.pairs,
+        examined.by_pair,
         ahead.by_scale,
         tuple(notes),
     )
@@ -268,25 +274,25 @@ def _of_parameters(
     trace = _trace(problem, projections, key)
     named = ["at the start", *(f"in checkpoint {index}" for index in range(1, len(params)))]
     looks = [checked_look(probe, network, when, trace) for network, when in zip(params, named, strict=True)]
-    eta, still = moving_rates(probe, params, [seen.slope.gradient for seen in looks], None)
-    seen = examine(probe, eta, places, params, looks, trace, products, _said())
+    eta, frozen = moving_rates(probe, params, [look.slope.gradient for look in looks], None)
+    examined = examine(probe, eta, places, params, looks, trace, products, _said())
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
-    ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]), trace)
-    verdict = decide(seen, False, ahead.linearized_change)
+    ahead = Before.from_displacement(few, eta, displacement, float(examined.history["progress"][-1]), trace)
+    verdict = decide(examined, False, ahead.linearized_change)
     stable = StepStability.of_descent(probe, eta, params, products)
-    findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
+    findings = regime_findings(examined, verdict) | ahead.findings | stable.findings
     return Diagnosis(
         verdict.regime,
         verdict.near,
-        paragraph(seen, verdict, findings, ahead.words, []),
+        paragraph(examined, verdict, findings, ahead.words, []),
         findings,
-        seen.history | stable.history,
-        seen.groups.names,
-        seen.by_group,
-        seen.pairs,
-        seen.by_pair,
+        examined.history | stable.history,
+        examined.groups.names,
+        examined.by_group,
+        examined.pairs,
+        examined.by_pair,
         ahead.by_scale,
-        tuple([*_chosen(problem, probe, seen, None, trace, products), *still, *ahead.notes, *stable.notes]),
+        tuple([*_chosen(problem, probe, examined, None, trace, products), *frozen, *ahead.notes, *stable.notes]),
     )
 
 
@@ -312,17 +318,17 @@ def _at_end(value: float, count: int) -> np.ndarray:
 
 
 def _chosen(
-    problem: Problem, probe: Problem, seen: Examined, batch_size: int | None, trace: Trace, products: int
+    problem: Problem, probe: Problem, examined: Examined, batch_size: int | None, trace: Trace, products: int
 ) -> list[str]:
     """Notes on what was chosen for the user, and on what the numbers are of."""
     n, looked = samples_in(problem.x), samples_in(probe.x)
     notes = []
     if looked < n:
         notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")
-    if seen.dtype != problem.dtype:
-        eps = float(jnp.finfo(seen.dtype).eps)
+    if examined.dtype != problem.dtype:
+        eps = float(jnp.finfo(examined.dtype).eps)
         notes.append(
-            f"The network computes in {seen.dtype}: numbers hold to about {eps:.1g}, changes to that of the whole."
+            f"The network computes in {examined.dtype}: numbers hold to about {eps:.1g}, changes to that of the whole."
         )
     if trace.projections is not None:
         notes.append(

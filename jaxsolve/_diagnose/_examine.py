@@ -80,7 +80,7 @@ def examine(
         eta: the learning rates that kernels are weighted with.
         steps: of the checkpoints.
         checkpoints: parameters.
-        looks: what was seen of each.
+        looks: the slope and the kernels at each.
         trace: how kernels are computed.
         products: the most by which a largest eigenvalue is found.
         say: is told of every checkpoint.
@@ -97,11 +97,11 @@ def examine(
     last, linear = start, jnp.asarray(np.zeros(pull.outputs.shape, pull.outputs.dtype))
     compared = first = compare_kernels(probe, start, start)
     moved = None
-    for step, params, seen in zip(steps, checkpoints, looks, strict=True):
+    for step, params, look in zip(steps, checkpoints, looks, strict=True):
         say(f"comparing step {step} of {steps[-1]} with the start")
         if rows:
             now, linear = pull_at(probe, params, eta), linear_change(probe, params)
-            last = in_groups(seen.kernels, eta, groups)
+            last = in_groups(look.kernels, eta, groups)
             compared = compare_kernels(probe, last, start)
         moved = movement(probe, pull, now, linear, eps)
         row = {name: float(value) for name, value in moved._asdict().items() if name not in ("moved", "hidden")}
@@ -147,10 +147,10 @@ def examine(
     )
 
 
-def _alignments(seen: Insides) -> np.ndarray:
+def _alignments(insides: Insides) -> np.ndarray:
     """|W_m W_l|/(|W_m||W_l|) of pairs of layers: by NumPy, as each would be a program. NaN of weights that are 0."""
-    weights, found = {slot: np.asarray(of, float) for slot, of in seen.weights.items()}, []
-    for pair in seen.pairs:
+    weights, found = {slot: np.asarray(of, float) for slot, of in insides.weights.items()}, []
+    for pair in insides.pairs:
         below, above = (matrix / (np.max(np.abs(matrix)) or 1) for matrix in pair.matrices(weights))
         with np.errstate(invalid="ignore"):
             found.append(np.sqrt(squared_product(below, above)) / (np.linalg.norm(above) * np.linalg.norm(below)))

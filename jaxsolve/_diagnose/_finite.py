@@ -12,8 +12,8 @@ from .._numerics import take_samples
 from ..dynamics import Descent
 from ..kernels._internal import nonfinite_derivatives, Trace
 from ..observe._internal import next_update, outputs_at, slope_at
-from ._lens import suited
 from ._movement import Look, look
+from ._rescaled import suited
 from ._stability import is_finite
 from ._train import loss_of, objective, ShortTraining
 

@@ -80,7 +80,7 @@ def movement(problem: Problem, start: Pull, now: Pull, linear: Float[Array, "n o
 
 def residual_position(problem: Problem, params: PyTree, eta: PyTree, now: Pull, products: int) -> float:
     """r^T K r/(|r|^2 lambda_1), r = dL/df: of the kernel with rates eta, by so many products with it at most."""
-    on_slope = float(now.seen) ** 2 if problem.state is None else float(on_kernel(problem, params, eta, now.slope))
+    on_slope = float(now.pull) ** 2 if problem.state is None else float(on_kernel(problem, params, eta, now.slope))
     return on_slope / (float(kernel_size(problem, params, eta, products)) or 1)
 
 

@@ -15,7 +15,7 @@ from .._numerics import samples_in
 from .._results import RESULTS
 from ..dynamics import Descent
 from ..observe._internal import outputs_at, slope_at
-from ._lens import Lens, suited, with_inside, without_lens
+from ._rescaled import Rescaled, suited, with_inside, without_rescaling
 
 
 # Samples in a full batch; above, batches of so many.
@@ -79,8 +79,8 @@ def train(
     key = None if batch_size is None and noise is None else key
     # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
     by = lambda optimizer: Descent(optimizer, rate=1.0, batch_size=batch_size, key=key, noise=noise)
-    state = begin(by(optimizer), without_lens(problem), jnp.asarray([at[-1]], problem.dtype))
-    if isinstance(problem.net, Lens):  # through which the start looks the same
+    state = begin(by(optimizer), without_rescaling(problem), jnp.asarray([at[-1]], problem.dtype))
+    if isinstance(problem.net, Rescaled):  # through which the start looks the same
         places = lambda state: (state.params, state.saves.saved)
         state = eqx.tree_at(places, state, [with_inside(problem.params, tree) for tree in places(state)])
     descent = by(suited(optimizer, problem.net))

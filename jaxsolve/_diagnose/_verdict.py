@@ -27,7 +27,7 @@ class RegimeVerdict(NamedTuple):
     diverged: bool = False
 
 
-def decide(seen: Examined, diverged: bool, linearized: float) -> RegimeVerdict:
+def decide(examined: Examined, diverged: bool, linearized: float) -> RegimeVerdict:
     """The regime by the kernel's change, carried on to the end of training in proportion to the progress.
 
     In the kernel regime parameters, kernel and outputs move in proportion, so that a training which has gone a share q
@@ -35,22 +35,22 @@ def decide(seen: Examined, diverged: bool, linearized: float) -> RegimeVerdict:
     little progress it is carried on by where linearized training ends, as kernels that move do so faster and faster.
 
     Arguments:
-        seen: of the checkpoints.
+        examined: of the checkpoints.
         diverged: whether training did.
         linearized: the kernel's change there; NaN if that is not known.
     """
-    history = seen.history
+    history = examined.history
     change, progress = float(history["kernel_change"][-1]), float(history["progress"][-1])
     limit, ahead = _thresholds.KERNEL_CHANGE.value, progress < _thresholds.ENOUGH_PROGRESS and np.isfinite(linearized)
     learnt = ahead or progress >= _thresholds.LEAST_PROGRESS
     expected = max(change, linearized) if ahead else change / min(progress, 1.0) if learnt else change
-    if not seen.learnable:
+    if not examined.learnable:
         return RegimeVerdict(Regime.FROZEN, change, False, diverged)
     near = bool(limit / _thresholds.NEAR < expected < limit * _thresholds.NEAR)
     if diverged or (progress < _thresholds.LEAST_PROGRESS and has_grown(history)):
         return RegimeVerdict(Regime.UNSTABLE, expected, False, diverged)
-    if seen.kernel == "NaN or infinite" or not seen.started:  # beyond any limit, unless it is 0 throughout
-        return RegimeVerdict(Regime.FROZEN if seen.kernel == "0" else Regime.FEATURE_LEARNING, expected, False)
+    if examined.kernel == "NaN or infinite" or not examined.started:  # beyond any limit, unless it is 0 throughout
+        return RegimeVerdict(Regime.FROZEN if examined.kernel == "0" else Regime.FEATURE_LEARNING, expected, False)
     if expected >= limit:
         return RegimeVerdict(Regime.FEATURE_LEARNING, expected, near)
     return RegimeVerdict(Regime.KERNEL if learnt else Regime.FROZEN, expected, near)
@@ -80,9 +80,9 @@ def side(value: float, limit: Threshold, below: str) -> Finding:
     return Finding(value, limit, limit.beyond if value >= limit.value else below)
 
 
-def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding]:
+def regime_findings(examined: Examined, verdict: RegimeVerdict) -> dict[str, Finding]:
     """The regime that the checkpoints show, and the words for it."""
-    history = seen.history
+    history = examined.history
     last = {name: float(values[-1]) for name, values in history.items()}
     first = {name: float(values[0]) for name, values in history.items()}
     gone = f"{_gone(max(last['progress'], 0.0))} is gone"
@@ -93,26 +93,26 @@ def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding
         "kernel_change": side(last["kernel_change"], _thresholds.KERNEL_CHANGE, "the kernel has hardly moved so far"),
         "expected_kernel_change": side(verdict.expected, _thresholds.KERNEL_CHANGE, "the kernel will hardly move"),
         "nonlinearity": side(last["nonlinearity"], _thresholds.NONLINEARITY, "the linearized network does the same"),
-        "kernel_alignment": Finding(last["kernel_alignment"], None, _aligned(first, last, seen)),
+        "kernel_alignment": Finding(last["kernel_alignment"], None, _aligned(first, last, examined)),
         "residual_position": Finding(
             last["residual_position"], None, "1 where all that is left lies on the kernel's fastest direction"
         ),
         "effective_rank": Finding(
-            last["effective_rank"], None, rank if seen.started else f"{RANK}; it is 0 at the start"
+            last["effective_rank"], None, rank if examined.started else f"{RANK}; it is 0 at the start"
         ),
-        "layer_alignment": _layer_alignment(seen),
-        "switched_units": _switched_units(seen),
+        "layer_alignment": _layer_alignment(examined),
+        "switched_units": _switched_units(examined),
     }
     if verdict.diverged:
         found["expected_kernel_change"] = Finding(np.nan, _thresholds.KERNEL_CHANGE, "not known: the training diverged")
-    if not seen.moved:
+    if not examined.moved:
         found["nonlinearity"] = Finding(last["nonlinearity"], _thresholds.NONLINEARITY, "the outputs have not changed")
-    elif seen.hidden:
+    elif examined.hidden:
         found["nonlinearity"] = Finding(np.nan, _thresholds.NONLINEARITY, f"not known: {HIDDEN}")
     if len(history["step"]) == 1:
-        still = {name: found[name].limit for name in ("progress", "kernel_change", "nonlinearity")}
-        found |= {name: Finding(np.nan, limit, "not known: no step was made") for name, limit in still.items()}
-    unknown = f"the kernel is {seen.kernel}" if seen.kernel else "numbers overflow"
+        limits = {name: found[name].limit for name in ("progress", "kernel_change", "nonlinearity")}
+        found |= {name: Finding(np.nan, limit, "not known: no step was made") for name, limit in limits.items()}
+    unknown = f"the kernel is {examined.kernel}" if examined.kernel else "numbers overflow"
     for name, one in found.items():
         # What is NaN, and has no reason of its own by now, is so because of the kernel.
         if np.isnan(one.value) and not one.words.startswith("not known: "):
@@ -125,20 +125,20 @@ def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding
 RANK, HIDDEN = "directions of the kernel", "the outputs have moved by little more than rounding"
 
 
-def _aligned(first: dict[str, float], last: dict[str, float], seen: Examined) -> str:
+def _aligned(first: dict[str, float], last: dict[str, float], examined: Examined) -> str:
     if np.isnan(last["kernel_alignment"]):
-        return f"not known: {seen.unaligned}"
+        return f"not known: {examined.unaligned}"
     if np.isnan(first["kernel_alignment"]):
         return "with the target"
     return f"with the target, from {first['kernel_alignment']:.2g} at the start"
 
 
-def _layer_alignment(seen: Examined) -> Finding:
+def _layer_alignment(examined: Examined) -> Finding:
     """The alignment of layers that follow one another, an average."""
-    both = np.stack([seen.by_pair[name] for name in ("alignment_start", "alignment")])
+    both = np.stack([examined.by_pair[name] for name in ("alignment_start", "alignment")])
     both = both[:, np.all(np.isfinite(both), axis=0)]  # it is of no number where weights are 0
     if both.size == 0:
-        why = "weights are 0, NaN or infinite" if seen.pairs else "no two layers that follow one another, or too many"
+        why = "weights are 0, NaN or infinite" if examined.pairs else "no two successive layers, or too many"
         return Finding(np.nan, None, f"not known: {why}")
     start, end = (float(value) for value in np.mean(both, axis=1))
     count = f"on average of {both.shape[1]} pairs" if both.shape[1] > 1 else "of both"
@@ -147,19 +147,19 @@ def _layer_alignment(seen: Examined) -> Finding:
     )
 
 
-def _switched_units(seen: Examined) -> Finding:
+def _switched_units(examined: Examined) -> Finding:
     """The share of units that are on for a sample and were off, or the other way round."""
-    if seen.switched is None:
+    if examined.switched is None:
         return Finding(np.nan, None, "not known: no relu or other unit with a kink was found")
-    lost = np.isnan(seen.switched)
+    lost = np.isnan(examined.switched)
     words = (
         "not known: the network is NaN somewhere" if lost else "of units and samples are on another side of the kink"
     )
-    return Finding(seen.switched, None, words)
+    return Finding(examined.switched, None, words)
 
 
 def paragraph(
-    seen: Examined,
+    examined: Examined,
     verdict: RegimeVerdict,
     findings: dict[str, Finding],
     ahead: list[str],
@@ -172,24 +172,24 @@ def paragraph(
     """The diagnosis in plain words.
 
     Arguments:
-        seen, verdict, findings: of the checkpoints.
+        examined, verdict, findings: of the checkpoints.
         ahead, steps: sentences on what is known before training, and on the steps.
         ending: why the training diverged, if it did.
         stuck: why the first step is 0, if it is.
         uphill: whether all steps go uphill.
     """
-    if not seen.learnable:
+    if not examined.learnable:
         # What the steps do to rounding errors says nothing.
         also = " The training diverged all the same." if verdict.diverged else ""
         return (
             f"There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding.{also}"
         )
     parts = [_opening(verdict, ending, stuck, uphill)]
-    if len(seen.history["step"]) > 1:
-        parts += [_moved(seen, verdict, findings), *_so_far(seen, verdict), _linearized(seen, findings)]
+    if len(examined.history["step"]) > 1:
+        parts += [_moved(examined, verdict, findings), *_so_far(examined, verdict), _linearized(examined, findings)]
     aligned = findings["kernel_alignment"]
     said = f"{aligned.value:.2g} ({aligned.words.split(', ', 1)[-1]})" if np.isfinite(aligned.value) else aligned.words
-    parts += [f"The kernel's alignment with the target is {said}.", *ahead, *steps, _layers(seen)]
+    parts += [f"The kernel's alignment with the target is {said}.", *ahead, *steps, _layers(examined)]
     return " ".join(part for part in parts if part)
 
 
@@ -211,13 +211,13 @@ def _opening(verdict: RegimeVerdict, ending: str, stuck: str, uphill: bool) -> s
     }[verdict.regime]
 
 
-def _moved(seen: Examined, verdict: RegimeVerdict, findings: dict[str, Finding]) -> str:
+def _moved(examined: Examined, verdict: RegimeVerdict, findings: dict[str, Finding]) -> str:
     """A sentence on how far the kernel has moved."""
     change, progress = findings["kernel_change"].value, findings["progress"].value
-    if seen.kernel == "NaN or infinite":
+    if examined.kernel == "NaN or infinite":
         return "By now its kernel is NaN or infinite."
-    if not seen.started:
-        now = "as it is now" if seen.kernel else "and is not now, so that its change has no size to be compared with"
+    if not examined.started:
+        now = "as it is now" if examined.kernel else "and is not now, so that its change has no scale"
         return f"Its kernel is 0 at the start, or too small for the dtype, {now}."
     if _rises(progress):
         over = f"While the loss's gradient grew to {1 - progress:.2g} times its size"
@@ -234,36 +234,36 @@ def _of_size(share: float) -> str:
     return f"{share:.2g} {'of' if share < 1 else 'times'} its size"
 
 
-def _so_far(seen: Examined, verdict: RegimeVerdict) -> list[str]:
+def _so_far(examined: Examined, verdict: RegimeVerdict) -> list[str]:
     """Sentences on what makes the verdict doubtful."""
     said = ["That is near the limit, where seeds and details decide."] if verdict.near else []
     if verdict.regime not in (Regime.KERNEL, Regime.FEATURE_LEARNING):
         return said
-    if seen.history["loss"][-1] > seen.history["loss"][0]:
+    if examined.history["loss"][-1] > examined.history["loss"][0]:
         return [*said, "The loss has risen so far, which says little of a training that lowers it."]
-    if seen.history["progress"][-1] < _thresholds.ENOUGH_PROGRESS:
+    if examined.history["progress"][-1] < _thresholds.ENOUGH_PROGRESS:
         return [*said, "So little of the training says little of its end: train for longer to be sure."]
     return said
 
 
-def _linearized(seen: Examined, findings: dict[str, Finding]) -> str:
+def _linearized(examined: Examined, findings: dict[str, Finding]) -> str:
     """A sentence on what the linearized network misses."""
     missed = findings["nonlinearity"].value
-    if not seen.moved:
+    if not examined.moved:
         return "Its outputs have not changed."
     if not np.isfinite(missed):
-        return f"What its linearization misses is not known: {HIDDEN if seen.hidden else 'numbers overflow'}."
+        return f"What its linearization misses is not known: {HIDDEN if examined.hidden else 'numbers overflow'}."
     if missed > 1:
         return f"Its linearization is off by {missed:.2g} times the change of its outputs."
     return f"Its linearization misses {missed:.0%} of the change of its outputs."
 
 
-def _layers(seen: Examined) -> str:
+def _layers(examined: Examined) -> str:
     """A sentence on which groups move and which make the kernel."""
-    update, share, names = seen.by_group["update"], seen.by_group["kernel_share"], seen.groups.names
+    update, share, names = examined.by_group["update"], examined.by_group["kernel_share"], examined.groups.names
     if len(names) < 2:
         return ""
-    finite = np.flatnonzero(np.isfinite(update) & (len(seen.history["step"]) > 1))
+    finite = np.flatnonzero(np.isfinite(update) & (len(examined.history["step"]) > 1))
     appeared = [names[index] for index in np.flatnonzero(np.isinf(update))]
     said = [f"{' and '.join(appeared)} moved from 0"] if appeared else []
     if finite.size:
@@ -281,7 +281,7 @@ def _layers(seen: Examined) -> str:
         else:
             largest, smallest = _of_size(float(update[most])), f"{update[least]:.2g}"
             said.append(f"{names[most]} moves most ({largest}), {names[least]} least ({smallest})")
-    if not seen.kernel:
+    if not examined.kernel:
         making = int(np.argmax(share))
         said.append(f"{names[making]} makes {share[making]:.0%} of the kernel")
     text = "; ".join(said)

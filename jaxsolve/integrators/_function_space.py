@@ -28,7 +28,7 @@ class FunctionSpace(AbstractExponential):
     method is left.
 
     With more than 500 outputs only the fastest modes are followed from step to step. All modes are found again when a
-    step is so long that the others are stiff as well. Memory: two matrices of n c by n c, and the signals of all
+    step is so long that the others are stiff as well. Memory: two matrices of n c by n c, and the activations of all
     layers.
 
     With diffrax: `solver = FunctionSpace(problem)`, then `diffrax.diffeqsolve(solver.terms, solver, 0, T,

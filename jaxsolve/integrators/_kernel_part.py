@@ -42,7 +42,7 @@ class FunctionJacobian(eqx.Module):
 
 
 def jacobian(problem: Problem, params: PyTree) -> LayeredJacobian | FunctionJacobian:
-    """The Jacobian at some parameters, held as the signals of each sample where samples do not see each other."""
+    """The Jacobian at some parameters, held sample by sample where samples do not see each other."""
     if problem.state is None:
         return LayeredJacobian(problem.network(params), problem.x)
     return FunctionJacobian(HeldModule(problem), params)

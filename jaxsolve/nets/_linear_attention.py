@@ -105,11 +105,11 @@ class LinearAttention(AbstractNetwork):
         """The answer to the last token of one sequence."""
         *into, value = (self.scaling.multiplier[index] * weight for index, weight in enumerate(self.weights))
         if self.rank is None:
-            seen = into[0] @ self.features(x)
+            scores = into[0] @ self.features(x)
         else:
             keys, queries = (w @ one for w, one in zip(into, self.context(x), strict=True))
-            seen = jnp.sum((keys * queries).reshape(self.heads, self.rank), axis=1)
-        return self.scaling.gamma * value @ seen
+            scores = jnp.sum((keys * queries).reshape(self.heads, self.rank), axis=1)
+        return self.scaling.gamma * value @ scores
 
     @staticmethod
     def context(x: Float[Array, "tokens numbers"]) -> tuple[Float[Array, " in"], Float[Array, " in"]]:

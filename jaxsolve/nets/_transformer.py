@@ -111,8 +111,8 @@ class Transformer(AbstractNetwork):
         query, keys, value = (by_head(index) for index in (QUERY, KEYS, VALUE))
         # Tokens t that look at tokens s, heads k, features d of a head.
         scores = jnp.einsum("tkd,skd->kts", query, keys) / math.sqrt(query.shape[2])
-        seen = jnp.einsum("kts,skd->tkd", jax.nn.softmax(scores, axis=2), value)
-        h = h + seen.reshape(len(x), -1) @ w[OUTPUT].T
+        attended = jnp.einsum("kts,skd->tkd", jax.nn.softmax(scores, axis=2), value)
+        h = h + attended.reshape(len(x), -1) @ w[OUTPUT].T
         # Only the last token is read out, so the dense part need not see the others.
         last = h[-1] + w[CONTRACT] @ self.activation(w[EXPAND] @ h[-1])
         return self.scaling.gamma * w[READ] @ last

@@ -23,13 +23,13 @@ class Pull(NamedTuple):
         outputs: f.
         slope: dL/df over its norm.
         size: that norm.
-        seen: |sqrt(eta) J^T slope|; times the size, the square root of the rate at which gradient flow lowers the loss.
+        pull: |sqrt(eta) J^T slope|; times the size, the square root of the rate at which gradient flow lowers the loss.
     """
 
     outputs: Float[Array, "n out"]
     slope: Float[Array, "n out"]
     size: Float[Array, ""]
-    seen: Float[Array, ""]
+    pull: Float[Array, ""]
 
 
 def pull_at(problem: Problem, params: PyTree, eta: PyTree, f: Float[Array, "n out"] | None = None) -> Pull:
@@ -54,8 +54,8 @@ def progress_between(start: Pull, now: Pull) -> Float[Array, ""]:
     1 - |dL/df_t|/|dL/df_0|, and 0 if there was none. But 1 where parameters no longer see what is left of it, as of
     noise in the targets that the network cannot fit: then training has come to its end. Those of rate 0 do not count.
     """
-    seen_before, seen = start.size * start.seen, now.size * now.seen
-    done = (seen_before > 0) & (seen <= ENDED * seen_before) & (now.size <= start.size)
+    pull_before, pull = start.size * start.pull, now.size * now.pull
+    done = (pull_before > 0) & (pull <= ENDED * pull_before) & (now.size <= start.size)
     return jnp.where(done, 1.0, jnp.where(start.size > 0, 1 - now.size / nonzero(start.size), 0.0))
 
 

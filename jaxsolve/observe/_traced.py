@@ -34,8 +34,8 @@ class _Traced:
         return self.observable(eqx.tree_at(places, view, (now, start), is_leaf=lambda leaf: leaf is None))
 
     def kernel(self, problem: Problem, net: object) -> Float[Array, "n n"]:
-        seen = problem.of_sample(nets.partition(net)[0], problem.eta)
-        return Trace(self.projections, jax.random.key(self.seed))(*seen, problem.x)
+        of_sample = problem.of_sample(nets.partition(net)[0], problem.eta)
+        return Trace(self.projections, jax.random.key(self.seed))(*of_sample, problem.x)
 
 
 @eqx.filter_jit

@@ -68,7 +68,7 @@ class Signals:
             log.warning("%s: the running batch is finished and written first; again to stop at once", self._noted.name)
         return self._noted is not None
 
-    def heed(self, missing: np.ndarray) -> None:
+    def check(self, missing: np.ndarray) -> None:
         """Raises Stopped if there was a signal; it says how many lanes are missing."""
         if self._noted is not None:
             raise Stopped(

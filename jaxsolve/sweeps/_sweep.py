@@ -22,7 +22,7 @@ from .grid._blocks import GridBlocks
 from .planning._differences import require_same_plan
 from .planning._plan import Plan, read_plan
 from .running._builder import read_devices
-from .running._execute import compiled_ahead, Fitting, TracedGroup
+from .running._execute import compiled_ahead, ShrinkingProgram, TracedGroup
 from .store._files import MANIFEST, OURS
 from .store._layout import read_manifest
 from .store._memory import MemoryStore
@@ -170,16 +170,16 @@ def sweep(
         with Progress(left(), shown=progress) as bar:
             if executor is None or hosts:
                 for program in compiled_ahead(programs):
-                    for batch in Fitting(program).run(lanes.missing, signals.noted):
+                    for batch in ShrinkingProgram(program).run(lanes.missing, signals.noted):
                         lanes.write(batch)
                         bar.add(len(batch.lanes), batch.failed)
-                    signals.heed(left())
+                    signals.check(left())
             else:
                 run_on(executor, programs, lanes, signals, bar.add)
         if hosts:
-            lanes.chunks.wait(np.flatnonzero(left()), lambda: signals.heed(left()))
+            lanes.chunks.wait(np.flatnonzero(left()), lambda: signals.check(left()))
             if isinstance(lanes, HeldStore):
-                lanes.hear_hosts()
+                lanes.record_hosts()
         data = lanes.dataset()
     if "trust" in data:
         # Lanes that have not run (-1), or failed, say so by their result.

@@ -86,7 +86,7 @@ def test_of_smooth_networks_without_layers_neither_is_known():
     scale = js.nets.Function(lambda w, x: w * x, jnp.ones(2))
     report = js.diagnose_checkpoints([scale, jax.tree.map(_halved, scale)], jnp.eye(2), jnp.ones((2, 2)))
     assert report.pairs == ()
-    assert report.findings["layer_alignment"].words.startswith("not known: no two layers that follow one another")
+    assert report.findings["layer_alignment"].words.startswith("not known: no two successive layers")
 
 
 def _halved(leaf):

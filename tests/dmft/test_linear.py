@@ -44,7 +44,7 @@ def _pass(form, nodes, implicit):
 
     def one_more(known, k):
         known = step(law, known, nodes, k)
-        seen, size = known.seen, known.seen.last.shape[-1] ** 0.5
+        seen, size = known.fields, known.fields.last.shape[-1] ** 0.5
         h, g = (*seen.below, seen.last / size), (seen.first / size, *seen.above)
         return known, _Found(seen.outputs, (tuple(seen.features[1:]), tuple(seen.gradients[:-1])), h, g)
 

@@ -16,7 +16,7 @@ from tests.inside import use_gram
 
 @pytest.fixture
 def wrong_compiler(monkeypatch):
-    """Products of signals are 3 % too large in every program made while this is in use: XLA's fault, planted."""
+    """Products of cotangents are 3 % too large in every program made while this is in use: XLA's fault, planted."""
     right = use_gram._inner
     jax.clear_caches()
     monkeypatch.setattr(use_gram, "_inner", lambda one, two: 1.03 * right(one, two))

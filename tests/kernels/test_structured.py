@@ -187,9 +187,9 @@ def test_convolutions_both_ways(outputs, getkey):
         net = zoo(getkey(), stack, ((filters, 2, 3, 3), (3, filters)), (), (), image)
         x1, x2, eta = samples(getkey(), net, 2), samples(getkey(), net, 3), nets.rates(net)
         pixels = image[1] * image[2]
-        meeting = capture(net, x1).found.uses[0][0].meeting
-        assert (meeting.positions, meeting.rows, meeting.columns) == (pixels, filters, 18)
-        assert costs([meeting], 2, 3, 3, outputs).by_grams == by_grams
+        contraction = capture(net, x1).found.uses[0][0].contraction
+        assert (contraction.positions, contraction.rows, contraction.columns) == (pixels, filters, 18)
+        assert costs([contraction], 2, 3, 3, outputs).by_grams == by_grams
         (kernel,) = structured(net, eta, x1, x2, outputs=outputs, tiling=Tiling(3, True), by_layer=False)
         close(kernel, np.asarray(outputs.of(sum(jax.tree.leaves(brute_force(net, eta, x1, x2))))))
 
@@ -284,7 +284,7 @@ def test_free_memory_refuses_a_kernel_and_chooses_no_tiles(getkey, monkeypatch):
         monkeypatch.setattr(kernel_memory, "free_memory", lambda free=free: free)
         found.append(kernels.memory_estimate(net, x))
     assert found[0] == found[1] == found[2]
-    assert found[0].signals + found[0].work <= 4 * 10**6
+    assert found[0].activations + found[0].work <= 4 * 10**6
     less = kernels.memory_estimate(net, x, memory=found[0].kernel + 10**6)
     assert less.tile < found[0].tile
     monkeypatch.setattr(kernel_memory, "free_memory", lambda: 2 * less.total)

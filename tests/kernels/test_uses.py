@@ -166,7 +166,7 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_meeting_against_the_whole_jacobian(name):
+def test_every_contraction_against_the_whole_jacobian(name):
     f, params, x = FUNCTIONS[name]
     check(f, params, x)
 
@@ -213,10 +213,10 @@ def test_both_ways_and_the_outputs_that_are_kept(name, outputs, monkeypatch):
     f, params, x = FUNCTIONS[name]
     net, options = nets.Function(f, params), KEPT[outputs]
     expected = np.asarray(outputs.of(jnp.asarray(sum(whole(net, x, x[:2])))))
-    meetings = [use.meeting for use in capture(net, x).found.uses[0]]
+    contractions = [use.contraction for use in capture(net, x).found.uses[0]]
     ways = set()
     for factor in (0, 10**6):
-        known = costs(meetings, 2, 2, 2, outputs)
+        known = costs(contractions, 2, 2, 2, outputs)
         forced = type(known)(factor, known.derivative_size, 1000, known.gram_size)
         monkeypatch.setattr(use_gram, "costs", lambda *_, forced=forced: forced)
         close(kernels.empirical(nets.Function(lambda p, x: f(p, x), params), x, x[:2], **options).ntk, expected)

@@ -44,7 +44,7 @@ from jaxsolve.sweeps.running import _execute
 from jaxsolve.sweeps.running._builder import cores, Devices, INDEX, read_devices
 
 # One group in one way, to compare with the others; what ran, in a line; batches that do not fit into memory.
-from jaxsolve.sweeps.running._execute import caption, Fitting, OutOfMemory, run_group, trace_group, TracedGroup
+from jaxsolve.sweeps.running._execute import caption, OutOfMemory, run_group, ShrinkingProgram, trace_group, TracedGroup
 
 # The three ways of running lanes, each on any device; batches made by hand; which lanes run first.
 from jaxsolve.sweeps.running._marches import Lockstep, Looped
@@ -54,8 +54,8 @@ from jaxsolve.sweeps.running._runner import (
     _factorizes_batches as factorizes_batches,
     Batch,
     Fused,
+    LaneQueue,
     Origin,
-    Waiting,
     WINDOW,
 )
 
@@ -81,7 +81,7 @@ __all__ = [
     "Chunks",
     "Conditions",
     "Devices",
-    "Fitting",
+    "ShrinkingProgram",
     "Fused",
     "HeldStore",
     "INDEX",
@@ -99,7 +99,7 @@ __all__ = [
     "TracedGroup",
     "Variable",
     "WINDOW",
-    "Waiting",
+    "LaneQueue",
     "_chunks",
     "_dask",
     "_execute",

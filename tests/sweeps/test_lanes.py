@@ -38,6 +38,7 @@ from tests.sweeps.inside import (
     Devices,
     Fused,
     groups,
+    LaneQueue,
     Lockstep,
     Looped,
     OutOfMemory,
@@ -46,7 +47,6 @@ from tests.sweeps.inside import (
     run_group,
     trace_group,
     TracedGroup,
-    Waiting,
     WINDOW,
 )
 
@@ -220,7 +220,7 @@ def test_the_dearest_lane_runs_first():
     """Cost is a product of functions of two arguments: after some lanes have been seen the order is right."""
     a, b = (part.ravel() for part in np.meshgrid(np.arange(12), np.arange(10), indexing="ij"))
     cost = 2.0 ** ((a - 3) ** 2 / 10) * 3.0**b
-    waiting = Waiting({"a": a, "b": b}, 120)
+    waiting = LaneQueue({"a": a, "b": b}, 120)
     seen = waiting.take(40)
     assert len(np.unique(a[seen])) == 12  # spread over the grid
     assert len(np.unique(b[seen])) == 10
@@ -228,7 +228,7 @@ def test_the_dearest_lane_runs_first():
     rest = waiting.take(200)
     assert sorted([*seen, *rest]) == list(range(120))
     assert np.corrcoef(np.arange(80), np.log(cost[rest]))[0, 1] < -0.9
-    unsorted = Waiting({"a": a, "b": b}, 120)
+    unsorted = LaneQueue({"a": a, "b": b}, 120)
     order = unsorted.take(120)[40:]
     assert abs(np.corrcoef(np.arange(80), np.log(cost[order]))[0, 1]) < 0.3
 
@@ -236,7 +236,7 @@ def test_the_dearest_lane_runs_first():
 @pytest.mark.parametrize("cells", [{}, {"a": np.arange(WINDOW + 15)}], ids=["alike", "different"])
 def test_lanes_wait_in_windows(cells):
     """Lanes that cost the same run in order."""
-    waiting = Waiting(cells, WINDOW + 15)
+    waiting = LaneQueue(cells, WINDOW + 15)
     assert len(waiting) == WINDOW + 15
     found = np.concatenate([waiting.take(WINDOW - 1), waiting.take(9)])
     assert len(found) == (WINDOW if cells else WINDOW + 8)  # where all cost the same, a call takes what it wants
@@ -250,7 +250,7 @@ def test_lanes_wait_in_windows(cells):
 
 
 def test_threads_share_what_is_waiting():
-    waiting, found = Waiting({}, 5000), []
+    waiting, found = LaneQueue({}, 5000), []
 
     def work():
         while len(taken := waiting.take(3)):

@@ -37,12 +37,12 @@ from tests.sweeps.inside import (
     Batch,
     Chunks,
     cut,
-    Fitting,
     HeldStore,
     Lock,
     Plan,
     read_axes,
     read_plan,
+    ShrinkingProgram,
     Variable,
 )
 
@@ -952,7 +952,7 @@ def everything():
     for group in plan.groups:
         program = plan.trace(group)
         program.runner.compile()
-        batches += Fitting(program).run(np.ones(plan.lanes, bool))
+        batches += ShrinkingProgram(program).run(np.ones(plan.lanes, bool))
     lanes = np.concatenate([batch.lanes for batch in batches])
     rows = jax.tree.map(lambda *parts: np.concatenate(parts)[np.argsort(lanes)], *(batch.rows for batch in batches))
     return plan, Batch(np.sort(lanes), rows, 1.0)

@@ -104,14 +104,14 @@ def complement(
     # The size of what cancels in A + B[X]: its rounding is all that can be asked for.
     cancels = lambda x: jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b) @ jnp.abs(x))
 
-    def note(seen: _ConeRound, at: tuple[Array, Array], x: Array, missed: Array) -> _ConeRound:
-        better = missed < seen.missed
-        x, missed = jnp.where(better, x, seen.x), jnp.where(better, missed, seen.missed)
-        return _ConeRound(at, x, missed, missed <= good * cancels(x), seen.rounds + 1)
+    def note(now: _ConeRound, at: tuple[Array, Array], x: Array, missed: Array) -> _ConeRound:
+        better = missed < now.missed
+        x, missed = jnp.where(better, x, now.x), jnp.where(better, missed, now.missed)
+        return _ConeRound(at, x, missed, missed <= good * cancels(x), now.rounds + 1)
 
-    def newton(seen: _ConeRound) -> _ConeRound:
+    def newton(now: _ConeRound) -> _ConeRound:
         """A round with Z, and the step to it."""
-        z = seen.at[0] + seen.at[1]
+        z = now.at[0] + now.at[1]
         values, vectors = jnp.linalg.eigh(cone.matrix(z))
         # Moreau's decomposition Z = X - S: X and S = X - Z are >= 0 and orthogonal whatever Z is. Only S = A + B[X] is
         # left to be solved.
@@ -127,11 +127,11 @@ def complement(
         projection = jax.vmap(turn)(basis).T
         move = -jnp.linalg.solve(b @ projection + (1 + _RIDGE) * basis - projection, left)
         # Where the matrix is singular all the same Z stays where it is, and the interior path takes over.
-        return note(seen, (z, jnp.where(jnp.all(jnp.isfinite(move)), move, 0)), x, jnp.linalg.norm(left))
+        return note(now, (z, jnp.where(jnp.all(jnp.isfinite(move)), move, 0)), x, jnp.linalg.norm(left))
 
-    def inward(seen: _ConeRound) -> _ConeRound:
+    def inward(now: _ConeRound) -> _ConeRound:
         """A round with X and S."""
-        x, s = seen.at
+        x, s = now.at
         # With X = L L^T, S = M M^T and M^T L = U D V^T it is G = L V D^(-1/2) (Nesterov & Todd).
         lower_x, lower_s = jnp.linalg.cholesky(cone.matrix(x)), jnp.linalg.cholesky(cone.matrix(s))
         _, same, turn = jnp.linalg.svd(lower_s.T @ lower_x)
@@ -162,11 +162,11 @@ def complement(
         dx, ds, _, share = direction(jnp.diag(less * jnp.mean(same**2) / same - same) - bend)
         x, s = x + share * dx, s + share * ds
         # What both conditions still miss, in units of S.
-        return note(seen, (x, s), x, jnp.linalg.norm(a + b @ x - s) + jnp.abs(x @ s) / jnp.linalg.norm(x))
+        return note(now, (x, s), x, jnp.linalg.norm(a + b @ x - s) + jnp.abs(x @ s) / jnp.linalg.norm(x))
 
-    def run(way: Any, seen: _ConeRound, most: int) -> _ConeRound:
+    def run(way: Any, now: _ConeRound, most: int) -> _ConeRound:
         rounds = jnp.zeros((), int)
-        return jax.lax.while_loop(lambda seen: ~seen.fine & (seen.rounds < most), way, seen._replace(rounds=rounds))
+        return jax.lax.while_loop(lambda now: ~now.fine & (now.rounds < most), way, now._replace(rounds=rounds))
 
     # Z = X - S of the guess.
     begin = start - (a + b @ start), jnp.zeros_like(a)

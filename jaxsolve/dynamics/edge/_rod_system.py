@@ -119,8 +119,8 @@ class RodSystem(AbstractEndsSystem):
             mean, slope = (ends[0] + ends[1]) / 2, (ends[0] - ends[1]) / 2
             # Where it is short, the difference of its ends is rounding, and their derivative is not. That does not
             # exist at a root of 0, as of a gradient that is always 0: there the ends are equal.
-            seen, along = jax.jvp(self._step, (behind, y.middle), (change, y.half))
-            mean = jnp.where(short, seen, mean)
+            shifted, along = jax.jvp(self._step, (behind, y.middle), (change, y.half))
+            mean = jnp.where(short, shifted, mean)
             slope = jnp.where(short & jnp.isfinite(along), along, slope)
             # Below the edge d decays, until rounding alone drives it, as it does descent.
             rounding = jnp.zeros_like(y.half).at[:size].set(2 * eps * m)

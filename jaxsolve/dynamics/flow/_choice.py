@@ -248,8 +248,8 @@ def _sizes(problem: Problem) -> _ProblemSizes:
     outputs, item = len(problem.y) * problem.out_size, problem.dtype.itemsize
     parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
     if problem.state is None:
-        signals = eqx.filter_eval_shape(lambda p: LayeredJacobian(p.net, p.x).passing, problem)
-        held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(signals) if hasattr(leaf, "shape"))
+        records = eqx.filter_eval_shape(lambda p: LayeredJacobian(p.net, p.x).records, problem)
+        held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(records) if hasattr(leaf, "shape"))
     else:
         held = outputs * parameters  # a whole Jacobian
     operations = flop(lambda p: jax.grad(p.objective)(p.params), problem)

@@ -1,4 +1,4 @@
-"""Fitting a user's diffrax solver to a march."""
+"""A user's diffrax solver, adapted to single steps."""
 
 import warnings
 from typing import Any

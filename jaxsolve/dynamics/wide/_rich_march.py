@@ -39,7 +39,7 @@ from ._rich_memory import (
 
 def outputs_of(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network):
     """The outputs of one set of samples, on training and test inputs."""
-    f, net = known.seen.outputs, problem.net
+    f, net = known.fields.outputs, problem.net
     if net.activation.linear:
         return _of_basis(inputs, f)
     if inputs.test is None or inputs.outside is None:
@@ -54,7 +54,7 @@ def _of_basis(inputs: dmft.Basis, f: Float[Array, "i a"]) -> tuple[Float[Array, 
 
 
 class Kept(NamedTuple):
-    """The values of a linear network from which all that is saved of a node follows: as in `Seen`, in the basis.
+    """The values of a linear network from which all that is saved of a node follows: as in `Fields`, in the basis.
 
     Attributes:
         outputs, features, gradients: as there.
@@ -78,13 +78,13 @@ def kept_of(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmf
             outside = (problem.x.shape[1] - train.shape[1]) * jnp.sum(network.spare**2)
             longest = jnp.argmax(jnp.sum(problem.x**2, axis=1))  # in another basis equal ones differ by rounding
             zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside, longest=longest)
-        return Kept(known.seen.outputs, known.seen.features, known.seen.gradients, zeta)
+        return Kept(known.fields.outputs, known.fields.features, known.fields.gradients, zeta)
 
     def values(known: dmft.Pass, network: dmft.Network) -> FunctionValues:
-        seen, levels = known.seen, jnp.asarray(dmft.LEVELS, train.dtype)
-        spread = [jnp.quantile(h, levels, axis=1).T for h in seen.preactivations]
-        kernel = dmft.tangent_kernel(form, seen.features, seen.gradients)
-        layers = _layers(seen.features, seen.gradients, spread)
+        fields, levels = known.fields, jnp.asarray(dmft.LEVELS, train.dtype)
+        spread = [jnp.quantile(h, levels, axis=1).T for h in fields.preactivations]
+        kernel = dmft.tangent_kernel(form, fields.features, fields.gradients)
+        layers = _layers(fields.features, fields.gradients, spread)
         return FunctionValues(*outputs_of(problem, inputs, known, network), kernel, layers)
 
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(values)(known, network))
@@ -359,9 +359,9 @@ def _here(problem: Problem, law: dmft.TrainingLaw, known: dmft.Pass, own: Float[
 def _lost(problem: Problem, known: dmft.Pass) -> Float[Array, "*sets"]:
     """The energy that is lost per time."""
     form = dmft.normal_form(problem.net)
-    kernel = lambda seen: dmft.tangent_kernel(form, seen.features, seen.gradients)
+    kernel = lambda fields: dmft.tangent_kernel(form, fields.features, fields.gradients)
     # -dL/dt = q K q for the push q = -dL/df under the tangent kernel K.
-    return _each(problem, lambda seen, q: jnp.einsum("na,namb,mb->", q, kernel(seen), q), known.seen, known.push)
+    return _each(problem, lambda fields, q: jnp.einsum("na,namb,mb->", q, kernel(fields), q), known.fields, known.push)
 
 
 def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Array, " times"], count: int) -> Array:

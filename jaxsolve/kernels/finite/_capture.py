@@ -1,4 +1,4 @@
-"""The values that a batch sends through a function: operands that parameters meet, and signals sent back to them."""
+"""The values that a batch sends through a function: operands of parameters, and cotangents propagated back to them."""
 
 import functools
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ from ...nets._internal import FREEZE, takes_state, why_not_called, with_state_wo
 from ._uses import find, Found, Use
 
 
-class Signal(NamedTuple):
-    """The operand and the signal that pass one use of a parameter, for a batch of n samples.
+class Record(NamedTuple):
+    """The operand and the cotangent at one use of a parameter, for a batch of n samples.
 
     Without an operand it is the derivative d f_a / d (parameter) itself.
     """
@@ -76,12 +76,12 @@ class Capture(NamedTuple):
             else:
                 # One step may hold several uses: in (W + V) x it is one of W and one of V.
                 at.setdefault(use.step, []).append(index)
-                swaps[use.step] = use.meeting
+                swaps[use.step] = use.contraction
         for number, step in enumerate(program.steps):
             inputs = [held[slot] for slot in step.inputs]
-            meeting = swaps.get(number)
-            outputs = list(step.call(*inputs) if meeting is None else meeting.run(step, inputs))
-            # The derivative of the output by what is added here is the signal that comes back to this step.
+            contraction = swaps.get(number)
+            outputs = list(step.call(*inputs) if contraction is None else contraction.run(step, inputs))
+            # The derivative of the output by what is added here is the cotangent of this step.
             for index in at.get(number, ()):
                 results[index] = outputs[0]
                 outputs[0] = outputs[0] if pushes is None else outputs[0] + pushes[index]
@@ -90,8 +90,8 @@ class Capture(NamedTuple):
         scales = [None if use is None else _scale(use, held) for _, use in self.uses]
         return held[program.output], [operands, scales], results
 
-    def of_sample(self, values: list[Array], sample: PyTree[Array]) -> list[Signal]:
-        """The signals of one sample, without its axis."""
+    def of_sample(self, values: list[Array], sample: PyTree[Array]) -> list[Record]:
+        """The records of one sample, without its axis."""
         # Derivatives are taken at a push of 0, so the network computes what it does without pushes.
         zeros = jax.eval_shape(lambda v, s: self.pushed(v, s, None)[2], values, sample)
         zeros = [jnp.zeros(zero.shape, zero.dtype) for zero in zeros]
@@ -106,7 +106,7 @@ class Capture(NamedTuple):
         # A step sees scale * parameter: by the chain rule the derivative by the parameter has the scale once more.
         scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
         # Sums over many products of half precision would not leave a kernel positive semi-definite.
-        return [Signal(*map(self._cast, pair)) for pair in zip(operands, scaled, strict=True)]
+        return [Record(*map(self._cast, pair)) for pair in zip(operands, scaled, strict=True)]
 
     def _cast(self, value: Any) -> Any:
         """Floats in the dtype of the parameters; integers, which are looked up, as they are."""
@@ -114,11 +114,11 @@ class Capture(NamedTuple):
             return value
         return value.astype(self.dtype)
 
-    def signals(self, x: Inputs) -> list[Signal]:
-        """The signals of a batch: one forward pass, and one backward pass per output."""
+    def records(self, x: Inputs) -> list[Record]:
+        """The records of a batch: one forward pass, and one backward pass per output."""
         return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
 
-    def constant(self, x: Inputs) -> list[Signal]:
+    def constant(self, x: Inputs) -> list[Record]:
         """For every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
         sample = one_of(x)
         program, sent = jax.make_jaxpr(self.of_sample, return_shape=True)(self.values, sample)
@@ -145,11 +145,11 @@ class Outline(NamedTuple):
 
     Attributes:
         capture: of its program and of its parameters, shapes alone.
-        signals: what one sample sends, likewise.
+        records: what one sample sends, likewise.
     """
 
     capture: Capture
-    signals: list[Signal]
+    records: list[Record]
 
 
 def outline(net: PyTree, x: Any) -> Outline:
@@ -169,15 +169,16 @@ def _outline(
 ) -> Outline:
     found: list[Capture] = []
 
-    def signals(arrays: list[Array], samples: Inputs) -> list[Signal]:
-        seen = capture(_whole(rest, arrays), samples)
-        program = seen.found.program._replace(steps=[], values={})  # what is traced here ends here
+    def records(arrays: list[Array], samples: Inputs) -> list[Record]:
+        captured = capture(_whole(rest, arrays), samples)
+        program = captured.found.program._replace(steps=[], values={})  # what is traced here ends here
         # Handed out of the trace by this list, since what `eval_shape` returns are shapes alone.
-        found.append(seen._replace(found=seen.found._replace(program=program), values=[*map(_shape, seen.values)]))
-        return seen.of_sample(seen.values, take_samples(samples, 0))
+        outlines = [*map(_shape, captured.values)]
+        found.append(captured._replace(found=captured.found._replace(program=program), values=outlines))
+        return captured.of_sample(captured.values, take_samples(samples, 0))
 
     batch = [jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in sample]
-    sent = jax.eval_shape(signals, list(shapes), jax.tree.unflatten(structure, batch))
+    sent = jax.eval_shape(records, list(shapes), jax.tree.unflatten(structure, batch))
     return Outline(found[0], sent)
 
 

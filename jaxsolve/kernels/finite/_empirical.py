@@ -64,7 +64,7 @@ def empirical(
     """The NTK of a network at its parameters: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included.
 
     The program of the network on one sample is read (its jaxpr): where a parameter meets data in a product, a
-    convolution or a look-up, its derivative is a sum of outer products of what it meets and of the signal propagated
+    convolution or a look-up, its derivative is a sum of outer products of its operand and of the cotangent propagated
     back, and the kernel a sum of products of their Grams, or a Gram of derivatives where that is less work. Tiles of it
     fit the memory; with x2 = None half the work, and symmetric to the last bit. Transposed, reshaped, cut, cast or
     scaled by a number a parameter is still itself; used several times, all pairs of uses count. Of biases, gains,
@@ -147,7 +147,7 @@ def memory_estimate(
         ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32
         ... )
         >>> js.kernels.memory_estimate(net, jnp.zeros((5000, 64), jnp.float32))
-        MemoryEstimate(170 MB: kernel 100 MB, signals 62.7 MB, work 7.42 MB; tiles of 556 samples)
+        MemoryEstimate(170 MB: kernel 100 MB, activations 62.7 MB, work 7.42 MB; tiles of 556 samples)
 
     Raises:
         ValueError, MemoryError: as `empirical` would.

@@ -1,4 +1,4 @@
-"""The Jacobian of a network at one point, held as the signals that pass its parameters, and its products."""
+"""The Jacobian of a network at one point, held as operands and cotangents of its parameters, and its products."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from jaxtyping import Array, Float, PyTree
 
 from ..._numerics import HeldModule, Inputs
 from ...nets import partition
-from ._capture import Capture, capture, Signal
+from ._capture import Capture, capture, Record
 from ._inputs import check_inputs
 from ._outputs import Outputs
-from ._structured import of_signals
+from ._structured import of_records
 from ._use_gram import pull, push
 
 
 class LayeredJacobian(eqx.Module):
-    """J = df/dtheta of all outputs on a set of inputs, held as the signals that pass each use of a parameter.
+    """J = df/dtheta of all outputs on a set of inputs, held as an operand and a cotangent for each use of a parameter.
 
     A product with J or its transpose is then one matrix product per use, half the work of automatic differentiation,
-    and the NTK is a sum of Grams of the same signals.
+    and the NTK is a sum of Grams of the same arrays.
 
     Arguments:
         net: a network or any function of one sample that is a pytree, such as `js.nets.Function(f, params)`.
@@ -32,13 +32,13 @@ class LayeredJacobian(eqx.Module):
     """
 
     held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none
-    passing: list[Signal]
+    records: list[Record]
     x: Inputs
 
     def __init__(self, net: Any, x: Inputs):
         check_inputs(net, x, None, names=("x", "x2"))
         self.held, self.x = HeldModule(net), x
-        self.passing = capture(net, x).signals(x)
+        self.records = capture(net, x).records(x)
 
     @property
     def net(self) -> Any:
@@ -53,24 +53,24 @@ class LayeredJacobian(eqx.Module):
     def push(self, v: PyTree[Float[Array, "..."]]) -> Float[Array, "n out"]:
         """J v for v shaped like the parameters."""
         moved = jax.tree.leaves(v)
-        parts = zip(self._capture().uses, self.passing, strict=True)
-        found = [push(use, moved[leaf], signal) for (leaf, use), signal in parts]
+        parts = zip(self._capture().uses, self.records, strict=True)
+        found = [push(use, moved[leaf], record) for (leaf, use), record in parts]
         return sum(found[1:], found[0])
 
     def pull(self, q: Float[Array, "n out"]) -> PyTree[Float[Array, "..."]]:
         """J^T q, shaped like the parameters."""
         values, structure = jax.tree.flatten(self.params)
         total = [jnp.zeros_like(value) for value in values]
-        for (leaf, use), signal in zip(self._capture().uses, self.passing, strict=True):
+        for (leaf, use), record in zip(self._capture().uses, self.records, strict=True):
             # A leaf may have several uses; its derivative is their sum.
-            own = pull(use, q, signal, values[leaf].shape)
+            own = pull(use, q, record, values[leaf].shape)
             total[leaf] = total[leaf] + own.astype(total[leaf].dtype)
         return jax.tree.unflatten(structure, total)
 
     def ntk(self, eta: PyTree) -> Float[Array, "n out n out"]:
         """The NTK between the inputs and themselves, eta-weighted; symmetric to the last bit."""
         found = self._capture()
-        return of_signals(found, eta, self.passing, found.constant(self.x), Outputs.ALL)
+        return of_records(found, eta, self.records, found.constant(self.x), Outputs.ALL)
 
     def _capture(self) -> Capture:
         return capture(self.net, self.x)

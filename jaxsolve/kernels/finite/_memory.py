@@ -14,7 +14,7 @@ from ._tiling import pairs, Tiling, tilings, written_out
 from ._use_gram import work_size
 
 
-# Bytes that signals and work may take: half of a small machine's memory, on every machine.
+# Bytes that activations and work may take: half of a small machine's memory, on every machine.
 WORK = 4_000_000_000
 
 
@@ -23,25 +23,25 @@ class MemoryEstimate(NamedTuple):
 
     Attributes:
         kernel: the result.
-        signals: activations and back-propagated signals of all samples that are held at once.
+        activations: activations and cotangents of all samples that are held at once.
         work: what the Grams of one pair of tiles take.
         tile: samples per tile: 1 to n.
     """
 
     kernel: int
-    signals: int
+    activations: int
     work: int
     tile: int
 
     @property
     def total(self) -> int:
         """The sum of all three."""
-        return self.kernel + self.signals + self.work
+        return self.kernel + self.activations + self.work
 
     def __repr__(self) -> str:
         return (
-            f"MemoryEstimate({readable(self.total)}: kernel {readable(self.kernel)}, signals "
-            f"{readable(self.signals)}, work {readable(self.work)}; tiles of {self.tile} samples)"
+            f"MemoryEstimate({readable(self.total)}: kernel {readable(self.kernel)}, activations "
+            f"{readable(self.activations)}, work {readable(self.work)}; tiles of {self.tile} samples)"
         )
 
 
@@ -100,9 +100,9 @@ def estimate(
     """The memory of the kernel between n samples and themselves (m is None) or m others."""
     found = outline.capture
     item, tile, leaves = jnp.dtype(found.dtype).itemsize, tiling.tile, len(found.found.order)
-    per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outline.signals))
-    per_sample += sum(use.meeting.held_apart for _, use in found.uses if use is not None)
-    # Signals of all samples, or of one pair of tiles.
+    per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outline.records))
+    per_sample += sum(use.contraction.held_apart for _, use in found.uses if use is not None)
+    # Records of all samples, or of one pair of tiles.
     held = (n + (m or 0)) if tiling.held else 2 * tile
     entries = math.prod(outputs.shape(tile, tile, found.out_size))
     grams = leaves * entries + 2 * entries  # every parameter's, their sum, and its transpose

@@ -59,7 +59,7 @@ class Projected(eqx.Module):
 
     def rates(self, eta: PyTree) -> PyTree:
         """The learning rates eta of the network as those of this one."""
-        return eqx.tree_at(lambda seen: (seen.net, seen.key), self, (eta, None))
+        return eqx.tree_at(lambda projected: (projected.net, projected.key), self, (eta, None))
 
 
 class Trace(eqx.Module):
@@ -74,15 +74,15 @@ class Trace(eqx.Module):
     key: Key[Array, ""]
 
     def __call__(self, net: PyTree, eta: PyTree, x: Inputs) -> Float[Array, "n n"]:
-        seen, eta = self.of(net, eta)
-        return empirical(seen, x, eta=eta, trace=True).ntk
+        projected, eta = self.of(net, eta)
+        return empirical(projected, x, eta=eta, trace=True).ntk
 
     def by_parameter(self, net: PyTree, eta: PyTree, x: Inputs) -> list[Float[Array, "n n"]]:
         """Returns what each trainable array adds to it, in their order; zeros where outputs do not depend on it."""
-        seen, eta = self.of(net, eta)
-        found = empirical(seen, x, eta=eta, trace=True, by_layer=True)
+        projected, eta = self.of(net, eta)
+        found = empirical(projected, x, eta=eta, trace=True, by_layer=True)
         assert found.layers is not None
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(partition(seen)[0])]
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(partition(projected)[0])]
         nothing = jnp.zeros_like(found.ntk)
         return [found.layers.get(jax.tree_util.keystr(path).removeprefix("."), nothing) for path in paths]
 
@@ -91,5 +91,5 @@ class Trace(eqx.Module):
         if self.projections is None:
             return net, eta
         # Others draw from the key, too.
-        seen = Projected(net, self.projections, key=jr.fold_in(self.key, self.projections))
-        return seen, seen.rates(eta)
+        projected = Projected(net, self.projections, key=jr.fold_in(self.key, self.projections))
+        return projected, projected.rates(eta)

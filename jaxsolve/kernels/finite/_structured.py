@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ..._numerics import Inputs, samples_in, take_samples
-from ._capture import Capture, capture, Signal
+from ._capture import Capture, capture, Record
 from ._outputs import Outputs
 from ._tiling import cut_tile, even_tile, Tiling, written_out
 from ._use_gram import contribution
@@ -42,10 +42,10 @@ def structured(
     return _looped(terms, samples(x1), None if x2 is None else samples(x2), tiling.tile)
 
 
-def of_signals(
-    found: Capture, eta: PyTree, everything: list[Signal], constant: list[Signal], outputs: Outputs
+def of_records(
+    found: Capture, eta: PyTree, everything: list[Record], constant: list[Record], outputs: Outputs
 ) -> Float[Array, "..."]:
-    """The kernel between samples and themselves, from their signals."""
+    """The kernel between samples and themselves, from their records."""
     terms, cut = _Terms.of(found, eta, constant, outputs, by_layer=False), _cutter(everything)
     n, rows = everything[0].back.shape[0], outputs.rows(found.out_size)
     tile = cut_tile(n, rows)
@@ -60,26 +60,26 @@ class _Terms(NamedTuple):
 
     found: Capture
     rates: list[Array]  # leaf by leaf
-    constant: list[Signal]  # what of every signal is the same for all samples
+    constant: list[Record]  # the part of every record that is the same for all samples
     outputs: Outputs
     by_layer: bool
 
     @classmethod
-    def of(cls, found: Capture, eta: PyTree, constant: list[Signal], outputs: Outputs, *, by_layer: bool) -> "_Terms":
+    def of(cls, found: Capture, eta: PyTree, constant: list[Record], outputs: Outputs, *, by_layer: bool) -> "_Terms":
         return cls(found, jax.tree.leaves(eta), constant, outputs, by_layer)
 
-    def of_leaves(self, one: list[Signal], two: list[Signal]) -> list[Array]:
+    def of_leaves(self, one: list[Record], two: list[Record]) -> list[Array]:
         """Between two blocks of samples."""
         counts = one[0].back.shape[0], two[0].back.shape[0]
         # What is the same for all samples is taken once. Also because XLA's products on CPU (jaxlib 0.10 and 0.11) read
         # what was never written where the second factor is a broadcast, in a batch, and several products are added.
         first = lambda array, alike: array[:1] if alike else array
-        one, two = (jax.tree.map(first, signals, self.constant) for signals in (one, two))
+        one, two = (jax.tree.map(first, records, self.constant) for records in (one, two))
         whole = self.outputs.shape(*counts, self.found.out_size)
         parts, end = [], 0
         for leaf in self.found.found.order:
             uses = self.found.found.uses[leaf]
-            # A leaf without uses has one signal: the derivative by the leaf itself.
+            # A leaf without uses has one record: the derivative by the leaf itself.
             own = slice(end, end + max(len(uses), 1))
             shape, end = self.found.values[leaf].shape, own.stop
             part = contribution(uses, self.rates[leaf], shape, one[own], two[own], counts, self.outputs)
@@ -99,13 +99,13 @@ class _Block(NamedTuple):
     """Neighboring samples, from `start` on."""
 
     start: int
-    signals: list[Signal]
+    records: list[Record]
 
 
 def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None) -> list[Float[Array, "..."]]:
     """The kernel between the samples of some blocks and those of others, or themselves if columns is None.
 
-    Layers are taken from the last one on, as signals go back, and each is added to the kernel at once: for one sum over
+    Layers are taken from the last one on, as records go back, and each is added to the kernel at once: for one sum over
     layers XLA would hold the Grams of all of them.
     """
     outputs = terms.outputs
@@ -113,7 +113,7 @@ def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None
     kernels = terms.zeros(_count(rows), _count(others))
     half = itertools.combinations_with_replacement(rows, 2)
     pairs = list(half if columns is None else itertools.product(rows, columns))
-    parts = [terms.of_leaves(one.signals, two.signals) for one, two in pairs]
+    parts = [terms.of_leaves(one.records, two.records) for one, two in pairs]
     for layer in reversed(range(len(parts[0]))):
         which = layer if terms.by_layer else 0
         for (one, two), part in zip(pairs, parts, strict=True):
@@ -123,7 +123,7 @@ def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None
 
 def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
     """A kernel with its tiles below the diagonal filled in from those above."""
-    out_size = blocks[0].signals[0].back.shape[1]
+    out_size = blocks[0].records[0].back.shape[1]
     for one, two in itertools.combinations_with_replacement(blocks, 2):
         shape = outputs.shape(_count([one]), _count([two]), out_size)
         part = jax.lax.dynamic_slice(kernel, _corner(kernel, one.start, two.start, outputs), shape)
@@ -133,15 +133,15 @@ def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
 
 
 def _blocks(found: Capture, x: Inputs, size: int) -> list[_Block]:
-    """Each block passes the network by itself: cutting its signals out of those of all samples would copy them."""
+    """Each block passes the network by itself: cutting its records out of those of all samples would copy them."""
     return [
-        _Block(start, _in_order(found.signals(take_samples(x, slice(start, end)))))
+        _Block(start, _in_order(found.records(take_samples(x, slice(start, end)))))
         for start, end in _ranges(samples_in(x), size)
     ]
 
 
-def _in_order(everything: list[Signal]) -> list[Signal]:
-    """The same signals, with the inputs of the first layer hidden from XLA until the signals have come back to it.
+def _in_order(everything: list[Record]) -> list[Record]:
+    """The same records, with the inputs of the first layer hidden from XLA until the cotangents have come back to it.
 
     Otherwise XLA multiplies the inputs at once and holds their products, which are larger where samples are small.
     """
@@ -151,14 +151,14 @@ def _in_order(everything: list[Signal]) -> list[Signal]:
         return everything
     if first.inputs.size >= n * n:  # and many networks share the products
         return everything
-    # A zero times a signal: XLA removes barriers before it schedules, but not a dependence on numbers.
+    # A zero times a cotangent: XLA removes barriers before it schedules, but not a dependence on numbers.
     one = jax.lax.stop_gradient(first.back.reshape(n, -1)[:, 0])
     late = first.inputs + 0 * one.reshape(n, *[1] * (first.inputs.ndim - 1))
     return [first._replace(inputs=late), *others]
 
 
 def _count(blocks: list[_Block]) -> int:
-    return sum(block.signals[0].back.shape[0] for block in blocks)
+    return sum(block.records[0].back.shape[0] for block in blocks)
 
 
 def _ranges(count: int, size: int) -> list[tuple[int, int]]:
@@ -170,8 +170,8 @@ def _ranges(count: int, size: int) -> list[tuple[int, int]]:
 # --- many tiles, in a loop
 
 
-# Gives the signals of so many samples from one on.
-_Read = Callable[[Any, int], list[Signal]]
+# Gives the records of so many samples from one on.
+_Read = Callable[[Any, int], list[Record]]
 
 
 class _Samples(NamedTuple):
@@ -185,14 +185,14 @@ def _looped(terms: _Terms, one: _Samples, two: _Samples | None, tile: int) -> li
     m, read2 = one if two is None else two
     tile1, tile2 = min(tile, n), min(tile, m)
 
-    def of_pair(one: list[Signal], two: list[Signal]) -> list[Array]:
+    def of_pair(one: list[Record], two: list[Record]) -> list[Array]:
         parts = terms.of_leaves(one, two)
         return parts if terms.by_layer else [sum(parts[1:], parts[0])]
 
     def put(kernels: list[Array], parts: list[Array], row, column) -> list[Array]:
         return [_put(kernel, part, row, column, outputs) for kernel, part in zip(kernels, parts, strict=True)]
 
-    def mirrored(one: list[Signal], two: list[Signal], row, column, kernels: list[Array]) -> list[Array]:
+    def mirrored(one: list[Record], two: list[Record], row, column, kernels: list[Array]) -> list[Array]:
         parts = of_pair(one, two)
         kernels = put(kernels, [_mirror(part, outputs) for part in parts], column, row)
         return put(kernels, parts, row, column)
@@ -240,22 +240,22 @@ def _starts(count: int, tile: int) -> list[int]:
 
 def _reader(found: Capture, x: Inputs, tiling: Tiling) -> _Read:
     if tiling.held:
-        return _cutter(found.signals(x))
+        return _cutter(found.records(x))
     cut = lambda leaf, start, size: jax.lax.dynamic_slice_in_dim(leaf, start, size)
-    return lambda start, size: found.signals(jax.tree.map(lambda leaf: cut(leaf, start, size), x))
+    return lambda start, size: found.records(jax.tree.map(lambda leaf: cut(leaf, start, size), x))
 
 
-def _cutter(everything: list[Signal]) -> _Read:
-    # Cut in the shape in which signals are sent on: for a second shape XLA would compute them twice.
-    flat = [signal.back.reshape(-1, *signal.back.shape[2:]) for signal in everything]
+def _cutter(everything: list[Record]) -> _Read:
+    # Cut in the shape in which records are passed on: for a second shape XLA would compute them twice.
+    flat = [record.back.reshape(-1, *record.back.shape[2:]) for record in everything]
 
-    def cut(start: Any, size: int) -> list[Signal]:
+    def cut(start: Any, size: int) -> list[Record]:
         found = []
         for (inputs, back), rows in zip(everything, flat, strict=True):
             out = back.shape[1]
             part = jax.lax.dynamic_slice_in_dim(rows, start * out, size * out).reshape(size, *back.shape[1:])
             own = None if inputs is None else jax.lax.dynamic_slice_in_dim(inputs, start, size)
-            found.append(Signal(own, part))
+            found.append(Record(own, part))
         return found
 
     return cut

@@ -11,7 +11,7 @@ class Tiling(NamedTuple):
 
     Attributes:
         tile: samples per tile.
-        held: whether the signals of all samples are held, or those of two tiles made anew for every pair of tiles.
+        held: whether the records of all samples are held, or those of two tiles made anew for every pair of tiles.
     """
 
     tile: int
@@ -34,7 +34,7 @@ def tilings(n: int, m: int | None, rows: int) -> list[Tiling]:
     sizes = [first_tile(n, rows) if m is None else _largest(longest, rows)]
     while sizes[-1] > 1:
         sizes.append(math.ceil(sizes[-1] / 2))
-    # A tile that holds all samples holds all signals, so there is but one way.
+    # A tile that holds all samples holds all records, so there is but one way.
     return [Tiling(size, held) for size in sizes for held in (True, False) if held or size < longest]
 
 
@@ -50,7 +50,7 @@ def first_tile(n: int, rows: int) -> int:
 
 
 def cut_tile(n: int, rows: int) -> int:
-    """The same where tiles are cut out of signals that are held: copying two takes the time that they would save."""
+    """The same where tiles are cut out of records that are held: copying two takes the time that they would save."""
     return n if n * rows < THREE_TILES else first_tile(n, rows)
 
 

@@ -1,4 +1,4 @@
-"""The share of each parameter in the NTK of a batch of pairs, given the signals that pass its uses."""
+"""The share of each parameter in the NTK of a batch of pairs, given the records of its uses."""
 
 import itertools
 import math
@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._capture import Capture, Signal
-from ._meetings import AbstractMeeting, Lookup, Split, to_base
+from ._capture import Capture, Record
+from ._contractions import AbstractContraction, Lookup, Split, to_base
 from ._outputs import Outputs
 from ._parameter_views import back_to_leaf, base, disjoint
 from ._uses import Use
@@ -26,14 +26,14 @@ class Factors(NamedTuple):
     back: Float[Array, "n out positions groups rows"]
 
     @classmethod
-    def of(cls, meeting: AbstractMeeting, signal: Signal) -> "Factors":
-        operand, back = meeting.operand(signal.inputs), meeting.signal(signal.back)
-        if not isinstance(meeting, Lookup):
-            return cls(meeting.split, operand.astype(back.dtype), back)
-        if meeting.clipped:
-            return cls(meeting.split, operand, back)
-        inside = operand < meeting.columns  # a look-up of nothing sends nothing back
-        return cls(meeting.split, operand, jnp.where(inside[:, None, :, None, None], back, 0))
+    def of(cls, contraction: AbstractContraction, record: Record) -> "Factors":
+        operand, back = contraction.operand(record.inputs), contraction.cotangent(record.back)
+        if not isinstance(contraction, Lookup):
+            return cls(contraction.split, operand.astype(back.dtype), back)
+        if contraction.clipped:
+            return cls(contraction.split, operand, back)
+        inside = operand < contraction.columns  # a look-up of nothing sends nothing back
+        return cls(contraction.split, operand, jnp.where(inside[:, None, :, None, None], back, 0))
 
     @property
     def simple(self) -> bool:
@@ -45,12 +45,12 @@ class Factors(NamedTuple):
         return self._replace(operand=operand, back=self.back[:, :, :, index])
 
 
-def merged(meetings: list[AbstractMeeting], signals: list[Signal]) -> list[Factors]:
+def merged(contractions: list[AbstractContraction], records: list[Record]) -> list[Factors]:
     """The factors of several uses; those of one kind are one use with the positions of all."""
     kinds: dict[Any, list[Factors]] = {}
-    for meeting, signal in zip(meetings, signals, strict=True):
+    for rule, record in zip(contractions, records, strict=True):
         # Operands of look-ups are indices, which cannot be joined with numbers.
-        kinds.setdefault((meeting.split, isinstance(meeting, Lookup)), []).append(Factors.of(meeting, signal))
+        kinds.setdefault((rule.split, isinstance(rule, Lookup)), []).append(Factors.of(rule, record))
     join = lambda arrays, axis: arrays[0] if len(arrays) == 1 else jnp.concatenate(_of_as_many(arrays), axis)
     return [
         Factors(split, join([one.operand for one in found], 1), join([one.back for one in found], 2))
@@ -68,7 +68,7 @@ def derivative_by_base(factors: Factors, shape: tuple[int, ...]) -> Float[Array,
     """The derivative by a base of this shape."""
     split = factors.split
     if factors.operand.ndim > 2:
-        # Samples n, outputs a, positions p, groups g, rows r of the signal, columns k of the operand: sum_p b_p a_p^T.
+        # Samples n, outputs a, positions p, groups g, rows r of cotangents, columns k of operands: sum_p b_p a_p^T.
         return to_base(jnp.einsum("napgr,npgk->nagrk", factors.back, factors.operand), split, shape)
     columns = math.prod(shape[axis] for axis in split.operand)
     # Indices of `columns`, which a look-up of nothing has, lie outside of the table and are dropped.
@@ -80,7 +80,7 @@ def derivative_by_base(factors: Factors, shape: tuple[int, ...]) -> Float[Array,
 
 
 class Costs(NamedTuple):
-    """Two ways to the same numbers: through each sample's derivative, or through Grams of operands and of signals."""
+    """Two ways to the same numbers: through each sample's derivative, or through Grams of operands and cotangents."""
 
     derivative_work: int  # multiplications
     derivative_size: int  # numbers held
@@ -98,18 +98,18 @@ class Costs(NamedTuple):
         return self.gram_size if self.by_grams else self.derivative_size
 
 
-def costs(meetings: list[AbstractMeeting], n: int, m: int, out_size: int, outputs: Outputs) -> Costs:
+def costs(contractions: list[AbstractContraction], n: int, m: int, out_size: int, outputs: Outputs) -> Costs:
     """For all uses of one parameter, or of one part of it, between n and m samples."""
     pairs = n * m * (out_size**2 if outputs is Outputs.ALL else out_size)
-    size = math.prod(meetings[0].shape)
+    size = math.prod(contractions[0].shape)
     # An outer product at every position; for a look-up only the row that it reads.
-    work = sum(one.positions * (size // one.columns if isinstance(one, Lookup) else size) for one in meetings)
+    work = sum(one.positions * (size // one.columns if isinstance(one, Lookup) else size) for one in contractions)
     gram_work, gram_size = 0, 0
-    for one, two in itertools.product(meetings, meetings):
+    for one, two in itertools.product(contractions, contractions):
         positions = one.positions * two.positions * one.groups
         inner = 1 if isinstance(one, Lookup) or isinstance(two, Lookup) else one.columns
         alone = positions == one.groups == 1  # then no sum over positions follows
-        # For each pair of positions: a Gram of operands, one of signals, and the product of both.
+        # For each pair of positions: a Gram of operands, one of cotangents, and the product of both.
         gram_work += positions * (n * m * inner + pairs * (one.rows + (not alone)))
         gram_size = max(gram_size, positions * (n * m + pairs))
     # The derivatives of all samples and outputs, then one product of `size` numbers for each pair.
@@ -122,10 +122,10 @@ def multiplications(found: Capture, n: int, m: int, outputs: Outputs) -> tuple[i
     pairs = n * m * (c**2 if outputs is Outputs.ALL else c)
     grams = 0
     for leaf in found.found.order:
-        meetings = [use.meeting for use in found.found.uses[leaf]]
+        contractions = [use.contraction for use in found.found.uses[leaf]]
         size = math.prod(found.values[leaf].shape)
-        forward += sum(one.positions * math.prod(one.shape) for one in meetings) or size
-        known = costs(meetings, n, m, c, outputs) if meetings else None
+        forward += sum(one.positions * math.prod(one.shape) for one in contractions) or size
+        known = costs(contractions, n, m, c, outputs) if contractions else None
         # The second is the Gram of derivatives that are held, which biases and gains have.
         grams += pairs * size if known is None else min(known.gram_work, known.derivative_work)
     return forward, (n + m) // 2 * (1 + c) * forward + grams
@@ -135,22 +135,22 @@ def contribution(
     uses: list[Use],
     rate: Float[Array, ""],
     shape: tuple[int, ...],
-    one: list[Signal],
-    two: list[Signal],
+    one: list[Record],
+    two: list[Record],
     counts: tuple[int, int],
     outputs: Outputs,
 ) -> Float[Array, "..."]:
     """eta <df/dtheta, df/dtheta> of one parameter of this shape, between so many samples; 1 where all are alike."""
     if not uses:
-        return rate * outputs.gram(*(_flat(signals[0].back) for signals in (one, two)))
+        return rate * outputs.gram(*(_flat(records[0].back) for records in (one, two)))
     parts = _parts(uses)
     if _overlap(parts, shape):
-        return rate * outputs.gram(*(_flat(_of_leaf(uses, shape, signals)) for signals in (one, two)))
+        return rate * outputs.gram(*(_flat(_of_leaf(uses, shape, records)) for records in (one, two)))
     found = []
     for chosen in parts.values():
-        meetings = [uses[index].meeting for index in chosen]
-        first, second = ([signals[index] for index in chosen] for signals in (one, two))
-        found.append(_of_part(meetings, rate, first, second, counts, outputs))
+        contractions = [uses[index].contraction for index in chosen]
+        first, second = ([records[index] for index in chosen] for records in (one, two))
+        found.append(_of_part(contractions, rate, first, second, counts, outputs))
     return sum(found[1:], found[0])
 
 
@@ -172,43 +172,43 @@ def work_size(uses: list[Use], shape: tuple[int, ...], tile: int, out_size: int,
     parts = _parts(uses)
     if _overlap(parts, shape):
         return 2 * tile * out_size * math.prod(shape)
-    meetings = ([uses[index].meeting for index in chosen] for chosen in parts.values())
-    return max((_part_size(chosen, tile, out_size, outputs) for chosen in meetings), default=0)
+    contractions = ([uses[index].contraction for index in chosen] for chosen in parts.values())
+    return max((_part_size(chosen, tile, out_size, outputs) for chosen in contractions), default=0)
 
 
-def _part_size(meetings: list[AbstractMeeting], tile: int, out_size: int, outputs: Outputs) -> int:
-    known = costs(meetings, tile, tile, out_size, outputs)
-    if len(meetings) == 1 and meetings[0].positions == meetings[0].groups == 1:
+def _part_size(contractions: list[AbstractContraction], tile: int, out_size: int, outputs: Outputs) -> int:
+    known = costs(contractions, tile, tile, out_size, outputs)
+    if len(contractions) == 1 and contractions[0].positions == contractions[0].groups == 1:
         return 0  # the Grams are the contribution
-    return known.size if together(meetings) else known.derivative_size
+    return known.size if together(contractions) else known.derivative_size
 
 
-def together(meetings: list[AbstractMeeting]) -> bool:
+def together(contractions: list[AbstractContraction]) -> bool:
     """True if Grams of these uses combine: the same axes of the parameter on either side."""
-    return all(_same(meetings[0], other) or _crossed(meetings[0], other) for other in meetings[1:])
+    return all(_same(contractions[0], other) or _crossed(contractions[0], other) for other in contractions[1:])
 
 
-def _same(one: AbstractMeeting, two: AbstractMeeting) -> bool:
+def _same(one: AbstractContraction, two: AbstractContraction) -> bool:
     return one.split == two.split
 
 
-def _crossed(one: AbstractMeeting, two: AbstractMeeting) -> bool:
-    """True if the signal of one is on the side of the other's operand, as in a read-out tied to an embedding."""
-    sides = (two.split.operand, two.split.signal) == (one.split.signal, one.split.operand)
+def _crossed(one: AbstractContraction, two: AbstractContraction) -> bool:
+    """True if the cotangent of one is on the side of the other's operand, as in a read-out tied to an embedding."""
+    sides = (two.split.operand, two.split.cotangent) == (one.split.cotangent, one.split.operand)
     return sides and one.split.groups == two.split.groups == 1 and not (one.split.shared or two.split.shared)
 
 
 def _of_part(
-    meetings: list[AbstractMeeting],
+    contractions: list[AbstractContraction],
     rate: Float[Array, ""],
-    one: list[Signal],
-    two: list[Signal],
+    one: list[Record],
+    two: list[Record],
     counts: tuple[int, int],
     outputs: Outputs,
 ) -> Float[Array, "..."]:
     """For uses that all see the same base of a parameter."""
-    if together(meetings) and costs(meetings, *counts, one[0].back.shape[1], outputs).by_grams:
-        first, second = merged(meetings, one), merged(meetings, two)
+    if together(contractions) and costs(contractions, *counts, one[0].back.shape[1], outputs).by_grams:
+        first, second = merged(contractions, one), merged(contractions, two)
         # With one position and one group the derivative is b a^T, and <b a^T, b' a'^T> = <a, a'> <b, b'>.
         if len(first) == 1 and first[0].simple:
             a, b = first[0], second[0]
@@ -218,20 +218,20 @@ def _of_part(
         # The derivative by the base is the sum over kinds of use, so the kernel has all pairs of kinds.
         found = [_pair(a, b, outputs) for a, b in itertools.product(first, second)]
         return rate * sum(found[1:], found[0])
-    return rate * outputs.gram(*(_flat(_of_base(meetings, signals)) for signals in (one, two)))
+    return rate * outputs.gram(*(_flat(_of_base(contractions, records)) for records in (one, two)))
 
 
-def _of_base(meetings: list[AbstractMeeting], signals: list[Signal]) -> Float[Array, "n out ..."]:
+def _of_base(contractions: list[AbstractContraction], records: list[Record]) -> Float[Array, "n out ..."]:
     """The derivative by the base."""
-    found = [derivative_by_base(factors, meetings[0].shape) for factors in merged(meetings, signals)]
+    found = [derivative_by_base(factors, contractions[0].shape) for factors in merged(contractions, records)]
     return sum(found[1:], found[0])
 
 
-def _of_leaf(uses: list[Use], shape: tuple[int, ...], signals: list[Signal]) -> Float[Array, "n out ..."]:
+def _of_leaf(uses: list[Use], shape: tuple[int, ...], records: list[Record]) -> Float[Array, "n out ..."]:
     """The derivative by the parameter itself."""
     total = []
     for moves, chosen in _parts(uses).items():
-        derivative = _of_base([uses[index].meeting for index in chosen], [signals[index] for index in chosen])
+        derivative = _of_base([uses[index].contraction for index in chosen], [records[index] for index in chosen])
         total.append(jax.vmap(jax.vmap(lambda d, moves=moves: back_to_leaf(d, moves, shape)))(derivative))
     return sum(total[1:], total[0])
 
@@ -247,7 +247,7 @@ def _pair(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
 
 
 def _windowed(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
-    # K[n, a, m, b] = sum_pq <x_np, x'_mq> <s_nap, s'_mbq> with operands x and signals s at positions p and q.
+    # K[n, a, m, b] = sum_pq <x_np, x'_mq> <s_nap, s'_mbq> with operands x and cotangents s at positions p and q.
     inputs = _inner(one.operand, two.operand).astype(one.back.dtype)  # (n, p, m, q)
     if outputs is Outputs.TRACE:  # outputs and entries are summed over alike
         by_position = lambda back: jnp.moveaxis(back, 1, 2).reshape(back.shape[0], back.shape[2], -1)
@@ -293,36 +293,36 @@ def _flat(rows: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:
 # --- products with vectors
 
 
-def push(use: Use | None, v: Float[Array, "..."], signal: Signal) -> Float[Array, "n out"]:
+def push(use: Use | None, v: Float[Array, "..."], record: Record) -> Float[Array, "n out"]:
     """The share of one use in J v, where the parameter moves by v."""
     if use is None:
-        return _flat(signal.back) @ v.reshape(-1)
-    factors = Factors.of(use.meeting, signal)
-    matrix = use.meeting.from_base(base(v, use.view.moves)).astype(factors.back.dtype)
-    if isinstance(use.meeting, Lookup):
+        return _flat(record.back) @ v.reshape(-1)
+    factors = Factors.of(use.contraction, record)
+    matrix = use.contraction.from_base(base(v, use.view.moves)).astype(factors.back.dtype)
+    if isinstance(use.contraction, Lookup):
         moved = jnp.take(matrix[0].T, factors.operand, axis=0, mode="fill", fill_value=0)[:, :, None]
     else:
         moved = jnp.einsum("npgk,grk->npgr", factors.operand, matrix)
-    # J v by chain rule: what the step's output moves by, times the signal, over all positions, groups and rows.
+    # J v by chain rule: what the step's output moves by, times the cotangent, over all positions, groups and rows.
     return jnp.einsum("nak,nk->na", _flat(factors.back), moved.reshape(moved.shape[0], -1))
 
 
-def pull(use: Use | None, q: Float[Array, "n out"], signal: Signal, shape: tuple[int, ...]) -> Float[Array, "..."]:
+def pull(use: Use | None, q: Float[Array, "n out"], record: Record, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """The share of one use in J^T q."""
     # q weighs the outputs before the outer products, so that these are made once and not for each output.
-    back = jnp.einsum("na,na...->n...", q, signal.back)
+    back = jnp.einsum("na,na...->n...", q, record.back)
     if use is None:
         return jnp.sum(back, axis=0)
-    meeting = use.meeting
-    operand, one_output = meeting.operand(signal.inputs), meeting.signal(back[:, None])[:, 0]
-    if isinstance(meeting, Lookup):
-        ids, values = operand.reshape(-1), one_output.reshape(-1, meeting.rows)
-        table = jnp.zeros((meeting.columns, meeting.rows), values.dtype).at[ids].add(values, mode="drop")
+    contraction = use.contraction
+    operand, one_output = contraction.operand(record.inputs), contraction.cotangent(back[:, None])[:, 0]
+    if isinstance(contraction, Lookup):
+        ids, values = operand.reshape(-1), one_output.reshape(-1, contraction.rows)
+        table = jnp.zeros((contraction.columns, contraction.rows), values.dtype).at[ids].add(values, mode="drop")
         found = table.T[None]
     else:
         columns = _by_columns(one_output.reshape(-1, *one_output.shape[2:]))
         found = jnp.einsum("grx,xgk->grk", columns, operand.reshape(-1, *operand.shape[2:]).astype(back.dtype))
-    return back_to_leaf(to_base(found, meeting.split, meeting.shape), use.view.moves, shape)
+    return back_to_leaf(to_base(found, contraction.split, contraction.shape), use.view.moves, shape)
 
 
 def _by_columns(rows: Float[Array, "n groups rows"]) -> Float[Array, "groups rows n"]:

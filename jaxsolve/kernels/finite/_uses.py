@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from ..._programs import Step
-from ._meetings import AbstractMeeting, conv, dot, lookup, row
+from ._contractions import AbstractContraction, conv, dot, lookup, row
 from ._parameter_views import ParameterView
 from ._program import LONGEST_SCAN, NetworkProgram, trace, Writer
 
@@ -20,13 +20,13 @@ class Use(NamedTuple):
         step: number of the step, whose first output is d(output)/d(this) back-propagated to.
         operand: slot of what the parameter is multiplied with.
         view: the parameter as it enters.
-        meeting: what the step does with both.
+        contraction: what the step does with both.
     """
 
     step: int
     operand: int
     view: ParameterView
-    meeting: AbstractMeeting
+    contraction: AbstractContraction
 
 
 class Found(NamedTuple):
@@ -258,30 +258,30 @@ _ELEMENTWISE = ("add", "sub", "add_any", "mul", "div")
 
 # --- where it meets data: each rule says what the step does with it, and the slot of its operand, or None
 
-_Meeting = tuple[AbstractMeeting, int] | None
+_Contraction = tuple[AbstractContraction, int] | None
 
 
-def _dot(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
+def _dot(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Contraction:
     left, right = (found.shape(slot) for slot in step.inputs)
     return dot(step.params["dimension_numbers"], position, left, right, view), step.inputs[1 - position]
 
 
-def _conv(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
-    meeting = conv(step.params, found.shape(step.outputs[0]), view) if position == 1 else None
-    return None if meeting is None else (meeting, step.inputs[0])
+def _conv(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Contraction:
+    contraction = conv(step.params, found.shape(step.outputs[0]), view) if position == 1 else None
+    return None if contraction is None else (contraction, step.inputs[0])
 
 
-def _gather(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
-    meeting = lookup(step.params, found.shape(step.outputs[0]), view) if position == 0 else None
-    return None if meeting is None else (meeting, step.inputs[1])
+def _gather(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Contraction:
+    contraction = lookup(step.params, found.shape(step.outputs[0]), view) if position == 0 else None
+    return None if contraction is None else (contraction, step.inputs[1])
 
 
-def _dynamic_slice(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
-    meeting = row(step.params["slice_sizes"], view) if position == 0 else None
-    return None if meeting is None else (meeting[0], step.inputs[1 + meeting[1]])
+def _dynamic_slice(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Contraction:
+    contraction = row(step.params["slice_sizes"], view) if position == 0 else None
+    return None if contraction is None else (contraction[0], step.inputs[1 + contraction[1]])
 
 
-_MEETINGS: dict[str, Callable[..., _Meeting]] = {
+_MEETINGS: dict[str, Callable[..., _Contraction]] = {
     "dot_general": _dot,
     "conv_general_dilated": _conv,
     "gather": _gather,

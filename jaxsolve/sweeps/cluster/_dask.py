@@ -55,7 +55,7 @@ def run_on(
 ) -> None:
     """Runs the lanes that a store misses on the workers of a cluster, and tells how many have run and have failed.
 
-    Programs are traced here only to know their batches: workers trace theirs themselves. Signals are heeded between
+    Programs are traced here only to know their batches: workers trace theirs themselves. Signals are checked between
     tasks: those that run are waited for, the others are dropped. Raises ValueError if a worker has other versions or
     flags of XLA, RuntimeError if a batch ended several workers, the cluster went away, or its workers do nothing.
     """
@@ -63,15 +63,15 @@ def run_on(
     promised = np.zeros(store.plan.lanes, bool)  # what workers say that they have written
     sizes: dict[str, int] = {}  # lanes per batch, by group
     disk = store if isinstance(store, HeldStore) else None
-    confirm = (lambda heed: None) if disk is None else functools.partial(disk.confirm, promised)
+    confirm = (lambda check: None) if disk is None else functools.partial(disk.confirm, promised)
     _require_versions(client, conditions)
     with _Tasks(client, packed(store.plan, None if disk is None else (disk.path, disk.chunks.id), conditions)) as tasks:
 
-        def heed() -> None:
+        def check() -> None:
             if signals.noted():
                 tasks.stop()
                 confirm(lambda: None)
-                signals.heed(store.missing)
+                signals.check(store.missing)
 
         def take() -> None:
             for receipt in tasks.ended():
@@ -82,13 +82,13 @@ def run_on(
                     sizes[origin.group] = origin.size
                 promised[receipt.lanes] = True
                 if disk is not None:
-                    disk.hear(origin, len(receipt.lanes))
+                    disk.record(origin, len(receipt.lanes))
                 for batch in receipt.batches:
                     store.write(batch)
                 tell(len(receipt.lanes), receipt.failed)
 
         for program in programs:
-            heed()
+            check()
             lanes, sizes[program.group.name] = program.group.lanes, program.size
             left, size = lanes[store.missing[lanes]], program.size * (REFILLS if program.runner.refills else 1)
             pieces = (left[start : start + size] for start in range(0, len(left), size))
@@ -97,11 +97,11 @@ def run_on(
                 tasks.begin(program.group.name, program.size, part)
             take()
         while tasks.left:
-            heed()
+            check()
             take()
             tasks.require_work()
             time.sleep(LOOK)
-        confirm(heed)
+        confirm(check)
 
 
 class _Tasks(contextlib.AbstractContextManager["_Tasks"]):

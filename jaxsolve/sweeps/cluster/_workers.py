@@ -18,7 +18,7 @@ import numpy as np
 from ..grid._axes import Group
 from ..planning._identity import LIBRARIES
 from ..planning._plan import Plan
-from ..running._execute import Fitting
+from ..running._execute import ShrinkingProgram
 from ..running._runner import Batch, Origin
 from ..running._ways import Ways
 from ..store._zarr import JoinedStore
@@ -128,7 +128,7 @@ class _Worker:
         self._conditions.require_versions(dict(Conditions.here().versions), where)  # it may have come later
         self._conditions.adopt_flags(where, fresh=not _worker.cache_info().currsize)
         self._compiling = threading.Lock()
-        self._compiled: dict[tuple[str, int | None, int], Fitting] = {}
+        self._compiled: dict[tuple[str, int | None, int], ShrinkingProgram] = {}
         self._ways: dict[str, Ways] = {}
         with self._conditions.applied():
             try:
@@ -146,16 +146,16 @@ class _Worker:
         wanted[lanes] = True
         with self._conditions.applied():
             with self._compiling:
-                fittings = [(self._fitting(part, size), mine) for part, mine in self._parts(group, wanted)]
-            last = fittings[-1][0]
+                programs = [(self._program(part, size), mine) for part, mine in self._parts(group, wanted)]
+            last = programs[-1][0]
             if self._store is None:
-                batches = tuple(batch for fitting, mine in fittings for batch in fitting.run(mine))
+                batches = tuple(batch for program, mine in programs for batch in program.run(mine))
                 return Receipt(lanes, last.program.origin, sum(batch.failed for batch in batches), batches)
             failed = 0
             path, identity = self._store
             with JoinedStore(path, self._plan, lanes, identity=identity) as store:
-                for fitting, mine in fittings:
-                    for batch in fitting.run(mine & store.missing):
+                for program, mine in programs:
+                    for batch in program.run(mine & store.missing):
                         store.write(batch)
                         failed += batch.failed
             return Receipt(lanes, last.program.origin, failed, ())
@@ -165,12 +165,12 @@ class _Worker:
             self._ways[group] = self._plan.ways(self._groups[group])
         return self._ways[group].parts(wanted)
 
-    def _fitting(self, group: Group, size: int) -> Fitting:
+    def _program(self, group: Group, size: int) -> ShrinkingProgram:
         key = group.name, group.way, size
         if key not in self._compiled:
             program = self._plan.trace(group, size=size)
             program.runner.compile()
-            self._compiled[key] = Fitting(program)
+            self._compiled[key] = ShrinkingProgram(program)
         return self._compiled[key]
 
 

@@ -26,7 +26,7 @@ from ...until import AbstractCondition
 from ..grid._axes import Group, rows_at
 from ._builder import Builder, cells_of, Devices, Dynamics, read_devices
 from ._marches import Lockstep, Looped
-from ._runner import AbstractRunner, Batch, Fused, Origin, Waiting
+from ._runner import AbstractRunner, Batch, Fused, LaneQueue, Origin
 
 
 log = logging.getLogger("jaxsolve")
@@ -180,7 +180,7 @@ def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) ->
     if group.way is None and len(runner.builder.possible) > 1:
         raise ValueError(f"lanes of {runner.builder.name} do not share a program: part their group by `Ways` first")
     cells = cells_of(group, program.runner.builder.dynamics)
-    waiting = Waiting(group.cells if runner.refills else {}, len(group.lanes))
+    lanes_left = LaneQueue(group.cells if runner.refills else {}, len(group.lanes))
     # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).
     said: queue.Queue[Batch | BaseException | None] = queue.Queue()
     x64 = jax.config.jax_enable_x64
@@ -188,7 +188,7 @@ def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) ->
     def work() -> None:
         try:
             with jax.enable_x64(x64):  # which may be a setting of the caller's thread
-                runner.run(cells, waiting, said.put)
+                runner.run(cells, lanes_left, said.put)
         except BaseException as error:
             said.put(error)
         finally:
@@ -203,7 +203,7 @@ def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) ->
             failed = None
             while streams:
                 if stop():
-                    waiting.close()
+                    lanes_left.close()
                 try:
                     item = said.get(timeout=LOOK)
                 except queue.Empty:
@@ -214,17 +214,17 @@ def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) ->
                     streams -= 1
                 else:
                     failed = failed or item
-                    waiting.close()
+                    lanes_left.close()
             if failed is not None and out_of_memory(failed):
                 advice = "a smaller batch_size" if program.size > 1 else "fewer samples, times or observables"
                 raise OutOfMemory(f"out of memory with batches of {program.size} lanes; give {advice}") from failed
             if failed is not None:
                 raise failed
         finally:
-            waiting.close()
+            lanes_left.close()
 
 
-class Fitting:
+class ShrinkingProgram:
     """A compiled program that goes on with half as many lanes at once whenever a batch does not fit into memory.
 
     One whose batch size was chosen takes at most half of the free memory from the start. Threads may share one.

@@ -15,7 +15,7 @@ from ..._core import advance_alone
 from ..._solve import observe_march
 from ..grid._axes import rows_at
 from ._builder import Cells, Leaves
-from ._runner import AbstractRunner, Batch, lane_of, Lanes, Waiting
+from ._runner import AbstractRunner, Batch, lane_of, LaneQueue, Lanes
 
 
 LONG = 0.1  # seconds of a call of a loop that are enough: more lanes at once would only be later to show
@@ -54,18 +54,18 @@ class Looped(AbstractRunner):
 
         return batch, [self.shapes(self._rows), jax.ShapeDtypeStruct((1,), jnp.int32)]
 
-    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+    def run(self, cells: Cells, lanes_left: LaneQueue, hand_over: Callable[[Batch], Any]) -> None:
         each = 1
         while True:
             # Near the end a call takes few lanes, so that other streams do not wait for this one.
-            share = -(-len(waiting) // (2 * self.streams * len(self.devices)))
-            places = waiting.take(len(self.devices) * max(1, min(each, share, self._rows)))
+            share = -(-len(lanes_left) // (2 * self.streams * len(self.devices)))
+            places = lanes_left.take(len(self.devices) * max(1, min(each, share, self._rows)))
             if not len(places):
                 return
             begin = time.perf_counter()
             done, attempts = self._call(cells, places)
             wall = time.perf_counter() - begin
-            waiting.learn(places, attempts)
+            lanes_left.learn(places, attempts)
             steps = int(attempts.sum())
             hand_over(Batch(places, done, wall, steps, steps))
             if wall < LONG:
@@ -158,7 +158,7 @@ class Lockstep(AbstractRunner):
         places, live = jax.ShapeDtypeStruct((entering,), jnp.int32), jax.ShapeDtypeStruct((rows,), bool)
         return turn, [self.shapes(entering), places, live, number, number, (own, state)]
 
-    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+    def run(self, cells: Cells, lanes_left: LaneQueue, hand_over: Callable[[Batch], Any]) -> None:
         # What the host knows of the places of a batch has one row per device.
         size = len(self.devices), self._rows
         lanes, useful, seconds = np.full(size, NONE), np.zeros(size, int), np.zeros(size)
@@ -167,14 +167,14 @@ class Lockstep(AbstractRunner):
         held = own, eqx.tree_at(lambda state: state.done, state, jnp.ones_like(state.done))
         steps_at_once, executed = 1, 0
         while True:
-            places, chosen = self._enter(lanes, waiting)
+            places, chosen = self._enter(lanes, lanes_left)
             live = lanes != NONE
             if not live.any():
                 return
             entered = np.nonzero(places < self._rows)
             useful[entered[0], places[entered]] = seconds[entered[0], places[entered]] = 0
             # Where no others wait for their places, nobody need leave before the last.
-            empty, more = np.sum(~live, axis=1), len(waiting) > 0
+            empty, more = np.sum(~live, axis=1), len(lanes_left) > 0
             target = np.minimum(empty + (self._portion if more else self._rows), self._rows)
             limit = 0 if more and empty.any() else steps_at_once  # first they are filled
             begin = time.perf_counter()
@@ -188,12 +188,12 @@ class Lockstep(AbstractRunner):
             wanted = left < self._rows
             if wanted.any():
                 gone = np.nonzero(wanted)[0], left[wanted]
-                waiting.learn(lanes[gone], useful[gone])
+                lanes_left.learn(lanes[gone], useful[gone])
                 rows, walls = rows_at(found, wanted.ravel()), float(seconds[gone].sum())
                 hand_over(Batch(lanes[gone], rows, walls, int(useful[gone].sum()), int(executed)))
                 lanes[gone], executed = NONE, 0
 
-    def _enter(self, lanes: np.ndarray, waiting: Waiting) -> tuple[np.ndarray, np.ndarray]:
+    def _enter(self, lanes: np.ndarray, lanes_left: LaneQueue) -> tuple[np.ndarray, np.ndarray]:
         """Puts lanes into places that hold none: which places, for each device, and the lanes."""
         free = [np.flatnonzero(row == NONE)[: self._entering] for row in lanes]
         # One for each device in turn, so that all of them are busy.
@@ -201,8 +201,8 @@ class Lockstep(AbstractRunner):
         size = len(lanes), self._entering
         places, chosen = np.full(size, self._rows, np.int32), np.zeros(size, int)
         taken: list[int] = []
-        while len(taken) < len(turns) and len(waiting):  # it gives no more than a window at once
-            taken += waiting.take(len(turns) - len(taken)).tolist()
+        while len(taken) < len(turns) and len(lanes_left):  # it gives no more than a window at once
+            taken += lanes_left.take(len(turns) - len(taken)).tolist()
         for lane, (turn, device) in zip(taken, turns, strict=False):
             places[device, turn], chosen[device, turn] = free[device][turn], lane
             lanes[device, free[device][turn]] = lane

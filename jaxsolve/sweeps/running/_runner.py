@@ -30,7 +30,7 @@ SHAPE = re.compile(r"\[([\d,]+)\]")
 TILE = 1024  # lanes of a call of a closed form on a processor: more at once cost more each
 
 
-class Waiting:
+class LaneQueue:
     """The lanes of a group that have yet to run, the dearest first as far as is known.
 
     The last ones to run should be short, since others wait for them. Their cost is learned from those that have
@@ -98,9 +98,9 @@ class Waiting:
         for ranks in self._ranks:
             # The main effect of an argument: the mean of the logarithms at each of its values that has been seen, and a
             # straight line between these for the others.
-            seen, which = np.unique(ranks[known], return_inverse=True)
+            levels, which = np.unique(ranks[known], return_inverse=True)
             effects = np.bincount(which, logs - logs.mean()) / np.bincount(which)
-            cost += np.interp(ranks[self._window], seen, effects)
+            cost += np.interp(ranks[self._window], levels, effects)
         self._window = self._window[np.argsort(-cost, kind="stable")]
 
 
@@ -183,8 +183,8 @@ class AbstractRunner(abc.ABC):
         """A function of the rows of one device, whose result begins with their lanes; the shapes of its arguments."""
 
     @abc.abstractmethod
-    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
-        """Runs lanes until none is waiting. Threads may do so at the same time."""
+    def run(self, cells: Cells, lanes_left: LaneQueue, hand_over: Callable[[Batch], Any]) -> None:
+        """Runs lanes until none is lanes_left. Threads may do so at the same time."""
 
     def resized(self, lanes: int) -> "AbstractRunner":
         """The same for batches of so many lanes, or a few more."""
@@ -250,9 +250,9 @@ class Fused(AbstractRunner):
 
         return batch, [self.shapes(rows)]
 
-    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+    def run(self, cells: Cells, lanes_left: LaneQueue, hand_over: Callable[[Batch], Any]) -> None:
         size = len(self.devices) * self._rows
-        while len(places := waiting.take(size)):
+        while len(places := lanes_left.take(size)):
             begin = time.perf_counter()
             # Calls are filled up, so that a lane's bits do not depend on how many lanes are left.
             filled = rows_at(cells, np.pad(places, (0, size - len(places)), "edge"))

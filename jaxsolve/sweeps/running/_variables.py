@@ -79,11 +79,11 @@ def variables_of(
     )
 
 
-def require_dataset(observables: Sequence[Observable], seen: Mapping[str, Any]) -> None:
-    """Raises TypeError for what is seen of lanes that is no number, ValueError for a dimension of two sizes."""
+def require_dataset(observables: Sequence[Observable], outlines: Mapping[str, Any]) -> None:
+    """Raises TypeError for observables that are no numbers, ValueError for a dimension of two sizes."""
     sizes: dict[str, int] = {}
     for item in observables:
-        info = seen[item.name]
+        info = outlines[item.name]
         if jnp.issubdtype(info.dtype, jax.dtypes.extended) or np.dtype(info.dtype).kind not in "fiubc":
             raise TypeError(
                 f"observable {item.name!r} is {info.dtype}, which a dataset cannot hold: return numbers, such as by "

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..planning._plan import Plan
-from ..running._execute import Fitting
+from ..running._execute import ShrinkingProgram
 from ..running._variables import Rows, rows_of
 from ._chunks import Chunks
 
@@ -39,7 +39,7 @@ def _run(plan: Plan, lane: int) -> Rows:
     ((part, mine),) = plan.ways(group).parts(wanted)
     program = plan.trace(part, size=1)
     program.runner.compile()
-    (batch,) = Fitting(program).run(mine)
+    (batch,) = ShrinkingProgram(program).run(mine)
     return rows_of(batch)
 
 

@@ -135,10 +135,10 @@ class Chunks:
             for number in sorted(self._changed):
                 self._put(number, self._open[number])
 
-    def wait(self, lanes: np.ndarray, heed: Callable[[], None], patience: float = math.inf) -> None:
+    def wait(self, lanes: np.ndarray, check: Callable[[], None], patience: float = math.inf) -> None:
         """Waits until lanes (flat indices) that other processes run are on disk, and so no longer missing.
 
-        Those that have not come after so many seconds stay missing; `heed` is called between two looks.
+        Those that have not come after so many seconds stay missing; `check` is called between two looks.
         """
         begin = time.monotonic()
         while True:
@@ -150,7 +150,7 @@ class Chunks:
             waited = time.monotonic() - begin
             if not self.missing[lanes].any() or waited > patience:
                 return
-            heed()
+            check()
             time.sleep(min(SLOWEST_LOOK, 0.01 + 0.1 * waited))
 
     def read(self, number: int) -> Rows | None:

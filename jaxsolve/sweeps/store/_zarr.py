@@ -156,7 +156,7 @@ class HeldStore(AbstractOnDisk):
             self._note(batch.origin, batch.origin.size)
         self.chunks.write(batch)
 
-    def hear(self, origin: Origin, lanes: int) -> None:
+    def record(self, origin: Origin, lanes: int) -> None:
         """Notes where and how another process says to have written some lanes; 0 if it does not say how many."""
         used, run = self._manifest["batch_size"]["used"], self._manifest["runs"][-1]
         workers = run.setdefault("workers", {})
@@ -164,26 +164,26 @@ class HeldStore(AbstractOnDisk):
         run["device"] = joined(run.get("device"), origin.device)
         self._note(origin, min(origin.size, used.get(origin.group, origin.size)))
 
-    def hear_hosts(self) -> None:
+    def record_hosts(self) -> None:
         """Notes what the processes of `Hosts` have left word of; their lanes are on disk."""
         files = sorted((self.path / OURS / HOSTS).glob("*.json"))
         for file in files:
             for facts in json.loads(file.read_text()):
-                self.hear(Origin(**facts), 0)
+                self.record(Origin(**facts), 0)
         if files:
             self._save()
         for file in files:
             file.unlink()
 
-    def confirm(self, promised: np.ndarray, heed: Callable[[], None]) -> None:
+    def confirm(self, promised: np.ndarray, check: Callable[[], None]) -> None:
         """Looks for the lanes that other processes, which have stopped, say that they have written.
 
-        `promised` has a flag for each cell of the grid; `heed` is called now and then. Raises OSError if some have not
+        `promised` has a flag for each cell of the grid; `check` is called now and then. Raises OSError if some have not
         arrived.
         """
         if promised.any():
             self._save()
-        self.chunks.wait(np.flatnonzero(promised), heed, _layout.PATIENCE)
+        self.chunks.wait(np.flatnonzero(promised), check, _layout.PATIENCE)
         lost = int(np.sum(promised & self.missing))
         if lost:
             raise OSError(
@@ -191,7 +191,7 @@ class HeldStore(AbstractOnDisk):
                 "fill must be a folder that all of them see"
             )
         # And those of tasks that were not waited for until their end.
-        self.chunks.wait(np.flatnonzero(self.missing), heed, patience=0.0)
+        self.chunks.wait(np.flatnonzero(self.missing), check, patience=0.0)
 
     def _begin(self) -> None:
         """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
@@ -219,7 +219,7 @@ class HeldStore(AbstractOnDisk):
             self._restore(layout)
         chunks = self.chunks = Chunks(self.path, layout)
         if self._lock.held:
-            self.hear_hosts()
+            self.record_hosts()
         absent = chunks.look(range(len(chunks.blocks)))
         if known["versions"] != facts["versions"]:  # whose programs cannot be compared
             require_same_lane(chunks, self.plan, known["versions"], facts["versions"])

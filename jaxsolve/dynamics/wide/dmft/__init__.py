@@ -3,11 +3,11 @@
 from ._alignment import two_layer_alignment as two_layer_alignment
 from ._basis import Basis as Basis, basis as basis
 from ._network import (
+    Fields as Fields,
     LEVELS as LEVELS,
-    look as look,
     Network as Network,
     outputs_at as outputs_at,
-    Seen as Seen,
+    propagate as propagate,
     tangent_kernel as tangent_kernel,
 )
 from ._normal_form import initial_kernel as initial_kernel, normal_form as normal_form, NormalForm as NormalForm

@@ -44,7 +44,7 @@ class Network(eqx.Module):
         return jnp.max(jnp.array(both, self.spare.dtype), initial=0.0)
 
 
-class Seen(NamedTuple):
+class Fields(NamedTuple):
     """The outputs, signals and kernels of a network on the training inputs.
 
     Attributes:
@@ -67,9 +67,9 @@ class Seen(NamedTuple):
     gradients: Float[Array, "layers n a n a"]
 
 
-def look(
+def propagate(
     form: NormalForm, activation: Callable[[Array], Array], network: Network, x: Float[Array, "n i"], least: float
-) -> tuple[Seen, Network]:
+) -> tuple[Fields, Network]:
     """The outputs, signals and kernels of a network, and the network whose matrices have met them.
 
     Arguments:
@@ -101,7 +101,7 @@ def look(
     gradients = [kernel(one.reshape(n * a, size)).reshape(n, a, n, a) for one in g]
     # Outputs are their own signals: the read-out meets a gradient of 1 in its own output and 0 in others.
     ends = jnp.broadcast_to(jnp.eye(a, dtype=x.dtype)[None, :, None, :], (n, a, n, a))
-    seen = Seen(
+    fields = Fields(
         outputs=phi[-1] @ network.last.T / size,
         preactivations=jnp.stack(h),
         last=phi[-1],
@@ -111,18 +111,18 @@ def look(
         features=jnp.stack([x @ x.T, *map(kernel, phi)]),
         gradients=jnp.stack([*gradients, ends]),
     )
-    return seen, Network(network.first, tuple(hidden), network.last, network.spare)
+    return fields, Network(network.first, tuple(hidden), network.last, network.spare)
 
 
 def tangent_kernel(
     form: NormalForm, features: Float[Array, "layers n n"], gradients: Float[Array, "layers n a n a"]
 ) -> Float[Array, "n a n a"]:
-    """The eta-weighted NTK, of kernels as in `Seen`."""
+    """The eta-weighted NTK, of kernels as in `Fields`."""
     return jnp.einsum("l,lnm,lnamb->namb", form.rate, features, gradients)
 
 
 def pushed(
-    form: NormalForm, network: Network, x: Float[Array, "n i"], seen: Seen, push: Float[Array, "n a"]
+    form: NormalForm, network: Network, x: Float[Array, "n i"], fields: Fields, push: Float[Array, "n a"]
 ) -> Network:
     """The network with all weights moved by rate * sum_na push_na N df_na/dW.
 
@@ -130,10 +130,10 @@ def pushed(
         push: -dL/df, times a step.
     """
     # n inputs, a outputs, s neurons; j and k directions below and above a matrix.
-    first = network.first + form.rate[0] * x.T @ jnp.einsum("na,nas->ns", push, seen.first)
-    last = network.last + form.rate[-1] * push.T @ seen.last
+    first = network.first + form.rate[0] * x.T @ jnp.einsum("na,nas->ns", push, fields.first)
+    last = network.last + form.rate[-1] * push.T @ fields.last
     hidden = list(network.hidden)
-    for l, (below, above) in enumerate(zip(seen.below, seen.above, strict=True)):
+    for l, (below, above) in enumerate(zip(fields.below, fields.above, strict=True)):
         moved = hidden[l].moved + form.rate[l + 1] * jnp.einsum("nj,na,nak->jk", below, push, above)
         hidden[l] = eqx.tree_at(lambda one: one.moved, hidden[l], moved)
     return Network(first, tuple(hidden), last, network.spare)

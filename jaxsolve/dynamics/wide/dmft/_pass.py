@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ...._numerics import nonzero
-from ._network import look, Network, pushed, Seen, tangent_kernel
+from ._network import Fields, Network, propagate, pushed, tangent_kernel
 from ._normal_form import NormalForm
 
 
@@ -81,23 +81,23 @@ class Pass(eqx.Module):
 
     Attributes:
         network: with what all nodes before the last one have pushed.
-        seen: at the last node.
+        fields: at the last node.
         push: there.
         residual: the most by which the last iteration of a node moved its outputs or the kernels of a layer, relative
             to the largest of them; 0 where nodes weigh nothing themselves.
     """
 
     network: Network
-    seen: Seen
+    fields: Fields
     push: Float[Array, "n a"]
     residual: Float[Array, ""]
 
 
 def start(law: TrainingLaw, network: Network) -> Pass:
     """Before the first node."""
-    seen, _ = eqx.filter_eval_shape(lambda: look(law.form, law.activation, network, law.x, law.least))
-    seen = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), seen)
-    return Pass(network, seen, jnp.zeros_like(seen.outputs), jnp.zeros((), seen.outputs.dtype))
+    fields, _ = eqx.filter_eval_shape(lambda: propagate(law.form, law.activation, network, law.x, law.least))
+    fields = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), fields)
+    return Pass(network, fields, jnp.zeros_like(fields.outputs), jnp.zeros((), fields.outputs.dtype))
 
 
 def step(law: TrainingLaw, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
@@ -110,10 +110,10 @@ def step(law: TrainingLaw, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -
         k: the node.
     """
     # For k = 0 the index wraps around, but nothing has been pushed yet.
-    network = pushed(law.form, state.network, law.x, state.seen, nodes.passed[k - 1] * state.push)
+    network = pushed(law.form, state.network, law.x, state.fields, nodes.passed[k - 1] * state.push)
     if not law.implicit:
-        seen, network = look(law.form, law.activation, network, law.x, law.least)
-        return Pass(network, seen, law.push(seen.outputs), state.residual)
+        fields, network = propagate(law.form, law.activation, network, law.x, law.least)
+        return Pass(network, fields, law.push(fields.outputs), state.residual)
 
     # What is left after an iteration is a tenth of what it moved. Samples have larger errors of their own than 1e-5.
     enough = max(min(0.1 * law.least, 1e-5), 100 * float(jnp.finfo(state.push.dtype).eps))
@@ -127,38 +127,38 @@ def step(law: TrainingLaw, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -
     def improved(carry: tuple[Pass, Array, Array, Array]) -> tuple[Pass, Array, Array, Array]:
         found, _, since, rounds = carry
         here = moved(law, found, nodes.own[k])
-        seen, here = look(law.form, law.activation, here, law.x, law.least)
-        f, q = seen.outputs, found.push
+        fields, here = propagate(law.form, law.activation, here, law.x, law.least)
+        f, q = fields.outputs, found.push
         # Newton's method for the push, whose effect on the outputs is the kernel's.
         slope = jax.jacfwd(law.push)(f).reshape(q.size, q.size)
-        kernel = nodes.own[k] * tangent_kernel(law.form, seen.features, seen.gradients).reshape(q.size, q.size)
+        kernel = nodes.own[k] * tangent_kernel(law.form, fields.features, fields.gradients).reshape(q.size, q.size)
         # q + c = push(f + K c), to first order: (1 - slope K) c = push(f) - q.
         change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel())
         q = q + change.reshape(q.shape)
         # When to stop is a choice, and has no derivative.
-        apart = jax.lax.stop_gradient(_apart(seen, found.seen, kernel @ q.ravel()))
+        apart = jax.lax.stop_gradient(_apart(fields, found.fields, kernel @ q.ravel()))
         since = jnp.where(here.directions > found.network.directions, 0, since + 1)
-        return Pass(_directions_of(here, found.network), seen, q, apart), found.residual, since, rounds + 1
+        return Pass(_directions_of(here, found.network), fields, q, apart), found.residual, since, rounds + 1
 
     # The predictor: what the node itself weighs is given to the one before.
     far = jnp.full_like(state.residual, jnp.inf)
-    begin = Pass(network, state.seen, state.push, far), far, jnp.full((), 2), jnp.zeros((), int)
+    begin = Pass(network, state.fields, state.push, far), far, jnp.full((), 2), jnp.zeros((), int)
     found, *_ = jax.lax.while_loop(unsettled, improved, begin)
     return eqx.tree_at(lambda one: one.residual, found, jnp.maximum(found.residual, state.residual))
 
 
-def _apart(seen: Seen, before: Seen, step: Float[Array, " na"]) -> Float[Array, ""]:
+def _apart(fields: Fields, before: Fields, step: Float[Array, " na"]) -> Float[Array, ""]:
     """By how much outputs, or the kernels of a layer, differ: relative to the largest, or to a step of the outputs."""
     size = lambda one: jnp.max(jnp.abs(one))
     layers = jax.vmap(lambda one, other: size(one - other) / nonzero(size(one)))
-    outputs = size(seen.outputs - before.outputs) / nonzero(jnp.maximum(size(seen.outputs), size(step)))
-    kernels = layers(seen.features, before.features), layers(seen.gradients, before.gradients)
+    outputs = size(fields.outputs - before.outputs) / nonzero(jnp.maximum(size(fields.outputs), size(step)))
+    kernels = layers(fields.features, before.features), layers(fields.gradients, before.gradients)
     return jnp.max(jnp.concatenate([outputs[None], *kernels]))
 
 
 def moved(law: TrainingLaw, state: Pass, own: Float[Array, ""]) -> Network:
     """The network at the last node, which weighs itself by `own`."""
-    return pushed(law.form, state.network, law.x, state.seen, own * state.push)
+    return pushed(law.form, state.network, law.x, state.fields, own * state.push)
 
 
 def _directions_of(met: Network, network: Network) -> Network:

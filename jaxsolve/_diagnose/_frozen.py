@@ -16,9 +16,9 @@ NAMED = 6  # more are counted
 def moving_rates(
     probe: Problem, checkpoints: Sequence[PyTree], gradients: Sequence[PyTree], updates: Iterable[PyTree] | None
 ) -> tuple[PyTree, list[str]]:
-    """The learning rates, 0 for what stands still, and a note that names it.
+    """The learning rates, 0 for frozen parameters, and a note that names them.
 
-    A parameter stands still that is the same at all checkpoints and has no part in the updates, though its gradient is
+    A parameter is frozen if it is the same at all checkpoints and has no part in the updates, though its gradient is
     not 0. Where nothing moves at all, that says nothing, and all keep their rates.
 
     Arguments:
@@ -38,15 +38,15 @@ def moving_rates(
     else:
         hidden = _anywhere(updates)
     # At the last checkpoint the gradient has not led to a step yet.
-    still = ~(moved | hidden) & _anywhere(gradients[:-1])
-    if not still.any():
+    frozen = ~(moved | hidden) & _anywhere(gradients[:-1])
+    if not frozen.any():
         return probe.eta, []
     rates, structure = jax.tree.flatten(probe.eta)
-    rates = [rate * float(not stands) for rate, stands in zip(rates, still, strict=True)]
+    rates = [rate * float(not held) for rate, held in zip(rates, frozen, strict=True)]
     named = jax.tree_util.tree_leaves_with_path(start)
-    names = [jax.tree_util.keystr(path).lstrip(".") for (path, _), stands in zip(named, still, strict=True) if stands]
+    names = [jax.tree_util.keystr(path).lstrip(".") for (path, _), held in zip(named, frozen, strict=True) if held]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    note = f"These stand still in this training, and have no part in its kernels: {', '.join(names[:NAMED])}{more}."
+    note = f"These parameters are frozen, and have no part in the kernels: {', '.join(names[:NAMED])}{more}."
     return jax.tree.unflatten(structure, rates), [note]
 
 

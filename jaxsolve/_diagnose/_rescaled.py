@@ -1,4 +1,4 @@
-"""A network seen through a lens: a multiplied change of its outputs, or its linearization."""
+"""A network whose change of outputs is multiplied, or its linearization, as a network to train."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from .._programs import both_ways
 from ..nets._internal import copy_state, Fixed
 
 
-class Lens(eqx.Module):
+class Rescaled(eqx.Module):
     """f_0(x) + scale (f(x) - f_0(x)), or its linearization f_0(x) + scale J_0(x) (theta - theta_0).
 
     It trains the parameters of the network inside, at their own rates.
@@ -55,33 +55,33 @@ class Lens(eqx.Module):
 
 
 def inside(tree: PyTree) -> PyTree:
-    """A tree of the parameters of a network that may have a lens as one of the network that it looks at."""
-    return tree.net if isinstance(tree, Lens) else tree
+    """The parameters of a network, or inside of a `Rescaled` network."""
+    return tree.net if isinstance(tree, Rescaled) else tree
 
 
 def with_inside(tree: PyTree, new: PyTree) -> PyTree:
-    """The tree with other parameters of the network that a lens, if there is one, looks at."""
-    return eqx.tree_at(inside, tree, new) if isinstance(tree, Lens) else new
+    """The tree with other parameters, those inside of a `Rescaled` network if it is one."""
+    return eqx.tree_at(inside, tree, new) if isinstance(tree, Rescaled) else new
 
 
-def without_lens(problem: Problem) -> Problem:
-    """The problem of the network that a lens, if there is one, looks at."""
+def without_rescaling(problem: Problem) -> Problem:
+    """The problem of the network itself, which may be inside of a `Rescaled` one."""
     return eqx.tree_at(lambda p: p.net, problem, inside(problem.net))
 
 
-def through(problem: Problem, *, scale: Any, linear: bool = False) -> Problem:
-    """The problem of its network, with the present parameters as the start, through a lens."""
+def rescaled(problem: Problem, *, scale: Any, linear: bool = False) -> Problem:
+    """The problem of its network rescaled around the present parameters."""
     start = jax.tree.leaves(problem.params)
     scale = jnp.asarray(scale, start[0].dtype)
-    return eqx.tree_at(lambda p: p.net, problem, Lens(problem.net, Fixed(start), Fixed(scale), linear))
+    return eqx.tree_at(lambda p: p.net, problem, Rescaled(problem.net, Fixed(start), Fixed(scale), linear))
 
 
 def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:
-    """The optimizer of a network that may have a lens: masks and labels may be trees of the parameters inside.
+    """The optimizer of a network that may be `Rescaled`: masks and labels may be trees of the parameters inside.
 
-    What is no lens it takes as it is: a descent asks an optimizer with arrays of its own, too.
+    For any other network it is returned as it is: a descent asks an optimizer with arrays of its own, too.
     """
-    if not isinstance(net, Lens):
+    if not isinstance(net, Rescaled):
         return optimizer
 
     def update(updates: PyTree, state: Any, params: PyTree = None, **more: Any) -> tuple[PyTree, Any]:

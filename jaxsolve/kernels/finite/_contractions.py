@@ -1,7 +1,7 @@
 """The steps in which parameters meet data: a sum over positions of an operand times the parameter.
 
-The derivative of output a by the parameter is sum_p b[a, p] a[p]^T, where a is the operand and b the signal propagated
-back to the step's output, at every position p (a token, a pixel), for every group g of a grouped operation.
+The derivative of output a by the parameter is sum_p b[a, p] a[p]^T, where a is the operand and b the cotangent of the
+step's output, at every position p (a token, a pixel), for every group g of a grouped operation.
 """
 
 import abc
@@ -19,23 +19,23 @@ from ._parameter_views import ParameterView
 
 
 class Split(NamedTuple):
-    """Axes of a parameter's base: those of both factors, of the signal, and of the operand, each ascending."""
+    """Axes of a parameter's base: those of both factors, of the cotangent, and of the operand, each ascending."""
 
     shared: tuple[int, ...]
-    signal: tuple[int, ...]
+    cotangent: tuple[int, ...]
     operand: tuple[int, ...]
-    groups: int = 1  # parts into which the signal's axis is split, each with operands of its own
+    groups: int = 1  # parts into which the cotangent's axis is split, each with operands of its own
 
 
 @dataclasses.dataclass(frozen=True)
-class AbstractMeeting(abc.ABC):
-    """A rule by which operand and signal of a step become factors of the derivative.
+class AbstractContraction(abc.ABC):
+    """A rule by which operand and cotangent of a step become factors of the derivative.
 
     Attributes:
         split: which axes of the base each factor has.
         shape: of the base.
         positions: how many.
-        order: the axes of the step's output, those of the positions first, then those shared, then the signal's.
+        order: the axes of the step's output, those of the positions first, then those shared, then the cotangent's.
     """
 
     split: Split
@@ -49,8 +49,8 @@ class AbstractMeeting(abc.ABC):
 
     @property
     def rows(self) -> int:
-        """Entries of the signal at one position of one group."""
-        return self._count(self.split.signal) // self.split.groups
+        """Entries of the cotangent at one position of one group."""
+        return self._count(self.split.cotangent) // self.split.groups
 
     @property
     def columns(self) -> int:
@@ -60,8 +60,8 @@ class AbstractMeeting(abc.ABC):
     def _count(self, axes: Sequence[int]) -> int:
         return math.prod(self.shape[axis] for axis in axes)
 
-    def signal(self, back: Float[Array, "n out ..."]) -> Float[Array, "n out positions groups rows"]:
-        """The signal at every position."""
+    def cotangent(self, back: Float[Array, "n out ..."]) -> Float[Array, "n out positions groups rows"]:
+        """The cotangent at every position."""
         moved = jnp.transpose(back, (0, 1, *(axis + 2 for axis in self.order)))
         return moved.reshape(*back.shape[:2], self.positions, self.groups, self.rows)
 
@@ -75,12 +75,12 @@ class AbstractMeeting(abc.ABC):
 
     def from_base(self, value: Float[Array, "..."]) -> Float[Array, "groups rows columns"]:
         """A change of the base as a matrix for every group."""
-        axes = (*self.split.shared, *self.split.signal, *self.split.operand)
+        axes = (*self.split.shared, *self.split.cotangent, *self.split.operand)
         return jnp.transpose(value, axes).reshape(self.groups, self.rows, self.columns)
 
     @property
     def held_apart(self) -> int:
-        """Numbers per sample by which the factors exceed operand and signal as they are captured."""
+        """Numbers per sample by which the factors exceed operand and cotangent as they are captured."""
         return 0
 
 
@@ -88,7 +88,7 @@ def to_base(
     derivative: Float[Array, "*lead groups rows columns"], split: Split, shape: tuple[int, ...]
 ) -> Float[Array, "..."]:
     """A derivative with the axes of a base of this shape."""
-    axes = (*split.shared, *split.signal, *split.operand)
+    axes = (*split.shared, *split.cotangent, *split.operand)
     lead = derivative.ndim - 3
     shaped = derivative.reshape(*derivative.shape[:lead], *(shape[axis] for axis in axes))
     places = (lead + axes.index(axis) for axis in range(len(axes)))
@@ -99,7 +99,7 @@ def to_base(
 
 
 @dataclasses.dataclass(frozen=True)
-class Product(AbstractMeeting):
+class Product(AbstractContraction):
     """A `dot_general`."""
 
     operand_order: tuple[int, ...]
@@ -122,20 +122,20 @@ class Product(AbstractMeeting):
 def dot(
     dimension_numbers: Any, side: int, left: tuple[int, ...], right: tuple[int, ...], view: ParameterView
 ) -> Product:
-    """The meeting in `dot_general(left, right)` of a parameter on one side."""
+    """The contraction in `dot_general(left, right)` of a parameter on one side."""
     contracted, batched = dimension_numbers
     shapes = (left, right)
     other = shapes[1 - side]
     by_base = lambda pairs: sorted(zip(pairs[side], pairs[1 - side], strict=True), key=lambda p: view.order[p[0]])
     columns, shared = by_base(contracted), by_base(batched)
     free = [[a for a in range(len(shapes[s])) if a not in (*contracted[s], *batched[s])] for s in (0, 1)]
-    signal = sorted(free[side], key=lambda axis: view.order[axis])
+    cotangent = sorted(free[side], key=lambda axis: view.order[axis])
     # Axes of the output: the batch, then what is free on the left, then on the right.
     place: dict[Any, int] = {("batch", axis): index for index, axis in enumerate(batched[side])}
     for s in (0, 1):
         place |= {(s, axis): len(place) + index for index, axis in enumerate(free[s])}
     order = [place[1 - side, axis] for axis in free[1 - side]]
-    order += [place["batch", axis] for axis, _ in shared] + [place[side, axis] for axis in signal]
+    order += [place["batch", axis] for axis, _ in shared] + [place[side, axis] for axis in cotangent]
     to_base = lambda axes: tuple(view.order[axis] for axis in axes)
     swapped, count, ends = None, len(batched[0]), len(batched[0]) + len(free[1])
     # The swapped product has the axes (batch, free on the right, free on the left): back to the order of `place`.
@@ -143,7 +143,7 @@ def dot(
     if side == 0:
         swapped = (tuple(map(tuple, contracted[::-1])), tuple(map(tuple, batched[::-1])))
     return Product(
-        split=Split(to_base([a for a, _ in shared]), to_base(signal), to_base([a for a, _ in columns])),
+        split=Split(to_base([a for a, _ in shared]), to_base(cotangent), to_base([a for a, _ in columns])),
         shape=view.shape,
         positions=math.prod(other[axis] for axis in free[1 - side]),
         order=tuple(order),
@@ -157,7 +157,7 @@ def dot(
 
 
 @dataclasses.dataclass(frozen=True)
-class Patches(AbstractMeeting):
+class Patches(AbstractContraction):
     """A `conv_general_dilated`: a product with what the window sees at every pixel."""
 
     data_order: tuple[int, ...]  # of the data's axes: batch, channels, space
@@ -189,8 +189,8 @@ class Patches(AbstractMeeting):
         for index, (size, stride, gap) in enumerate(zip(self.window, self.strides, self.rhs_dilation, strict=True)):
             axis = 3 + 2 * index
             last = patches.shape[axis] - (size - 1) * gap  # one beyond the last place of the window's first entry
-            seen = (jax.lax.slice_in_dim(patches, k * gap, k * gap + last, stride, axis) for k in range(size))
-            patches = jnp.stack(list(seen), axis)
+            windows = (jax.lax.slice_in_dim(patches, k * gap, k * gap + last, stride, axis) for k in range(size))
+            patches = jnp.stack(list(windows), axis)
         return patches
 
     @property
@@ -200,7 +200,7 @@ class Patches(AbstractMeeting):
 
 
 def conv(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) -> Patches | None:
-    """The meeting in a convolution with this kernel."""
+    """The contraction in a convolution with this kernel."""
     if params["batch_group_count"] != 1:
         return None
     numbers = params["dimension_numbers"]
@@ -228,7 +228,7 @@ def conv(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) -> P
 
 
 @dataclasses.dataclass(frozen=True)
-class Lookup(AbstractMeeting):
+class Lookup(AbstractContraction):
     """A `gather` or `dynamic_slice` of whole rows of a table: a product with a vector of zeros and a single 1."""
 
     entry: int | None  # which entry of an index vector counts; None if the index is one number
@@ -245,7 +245,7 @@ class Lookup(AbstractMeeting):
 
 
 def lookup(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) -> Lookup | None:
-    """The meeting in a gather from this table."""
+    """The contraction in a gather from this table."""
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     shape = tuple(view.shape[axis] for axis in view.order)
     filled = "FILL" in str(params["mode"])
@@ -257,13 +257,13 @@ def lookup(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) ->
         return None
     kept = [a for a in range(len(shape)) if a not in numbers.collapsed_slice_dims]
     place = dict(zip(kept, numbers.offset_dims, strict=True))
-    signal = sorted((a for a in range(len(shape)) if a != axis), key=lambda a: view.order[a])
-    if any(a not in place for a in signal):
+    cotangent = sorted((a for a in range(len(shape)) if a != axis), key=lambda a: view.order[a])
+    if any(a not in place for a in cotangent):
         return None  # an axis of size 1 that has gone
-    rows = [place[a] for a in signal]
+    rows = [place[a] for a in cotangent]
     positions = [d for d in range(len(out)) if d not in rows]
     return Lookup(
-        split=Split((), tuple(view.order[a] for a in signal), (view.order[axis],)),
+        split=Split((), tuple(view.order[a] for a in cotangent), (view.order[axis],)),
         shape=view.shape,
         positions=math.prod(out[d] for d in positions),
         order=(*positions, *rows),
@@ -273,14 +273,14 @@ def lookup(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) ->
 
 
 def row(sizes: tuple[int, ...], view: ParameterView) -> tuple[Lookup, int] | None:
-    """The meeting in a dynamic slice of this table, and the axis along which it takes one row."""
+    """The contraction in a dynamic slice of this table, and the axis along which it takes one row."""
     shape = tuple(view.shape[axis] for axis in view.order)
     axis = _only_row(shape, sizes)
     if axis is None:
         return None
-    signal = sorted((a for a in range(len(shape)) if a != axis), key=lambda a: view.order[a])
-    split = Split((), tuple(view.order[a] for a in signal), (view.order[axis],))
-    return Lookup(split, view.shape, 1, (axis, *signal), None, True), axis
+    cotangent = sorted((a for a in range(len(shape)) if a != axis), key=lambda a: view.order[a])
+    split = Split((), tuple(view.order[a] for a in cotangent), (view.order[axis],))
+    return Lookup(split, view.shape, 1, (axis, *cotangent), None, True), axis
 
 
 def _only_row(shape: tuple[int, ...], sizes: Sequence[int]) -> int | None:

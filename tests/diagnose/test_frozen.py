@@ -14,7 +14,7 @@ from tests.cases import X64
 
 LOOSE = 1e-6 if X64 else 2e-3
 NET = eqx.nn.MLP(3, 1, 8, 1, jnp.tanh, key=jr.key(1))
-STILL = "These stand still in this training, and have no part in its kernels: layers[0].weight, layers[0].bias."
+FROZEN = "These parameters are frozen, and have no part in the kernels: layers[0].weight, layers[0].bias."
 
 
 def _data():
@@ -50,7 +50,7 @@ def test_labels_may_be_a_tree_of_the_parameters():
 
 
 def test_labels_may_be_a_tree_where_inputs_are_integers():
-    """Such a network is looked at through a lens from the start; the same numbers as floats are the twin."""
+    """Such a network is rescaled from the start; the same numbers as floats are the twin."""
     integers = jr.randint(jr.key(0), (12, 3), -3, 4)
     floats = integers.astype(float)
     net = eqx.nn.Sequential([eqx.nn.Lambda(lambda x: x.astype(floats.dtype)), NET])
@@ -82,8 +82,8 @@ def test_a_linear_probe_by_the_optimizer_is_one_by_the_network():
     twin = js.diagnose(Probe(NET), *_data(), optimizer=optax.adam(1e-2), steps=30)
     names = ("progress", "kernel_change", "kernel_alignment", "residual_position", "effective_rank", "critical_rate")
     _assert_same(report, twin, names)
-    assert STILL in report.notes
-    assert not any("stand still" in note for note in twin.notes)  # nor does anything pull there
+    assert FROZEN in report.notes
+    assert not any("are frozen" in note for note in twin.notes)  # nor does anything pull there
     (chizat,) = (note for note in report.notes if note.startswith("Chizat's ratio"))
     assert "linear in what moves" in chizat
 
@@ -92,13 +92,13 @@ def test_saved_networks_of_a_linear_probe():
     later = eqx.tree_at(lambda net: net.layers[1].weight, NET, NET.layers[1].weight + 1)
     report = js.diagnose_checkpoints([NET, later], x := _data()[0], jax.vmap(later)(x) + 0.1)
     twin = js.diagnose_checkpoints([Probe(NET), Probe(later)], x, jax.vmap(later)(x) + 0.1)
-    # The bias of the read-out stands still in both.
-    assert report.notes[0].startswith(f"{STILL[:-1]}, layers[1].bias")
+    # The bias of the read-out is frozen in both.
+    assert report.notes[0].startswith(f"{FROZEN[:-1]}, layers[1].bias")
     assert twin.notes[0].endswith("kernels: net.layers[1].bias.")
     _assert_same(report, twin, ("residual_position", "effective_rank", "sharpness"))
 
 
-def test_saved_changes_that_rounding_hides_do_not_stand_still():
+def test_saved_changes_that_rounding_hides_are_not_frozen():
     """(a + b) x with a = 1e8: as descent moves b by 1, it moves a by less than the spacing of float32, 8."""
     f = lambda p, x: (p["one"]["a"] + p["two"]["b"]) * x
     saved = [
@@ -109,16 +109,16 @@ def test_saved_changes_that_rounding_hides_do_not_stand_still():
     ]
     x = jnp.arange(1, 5, dtype=jnp.float32)[:, None]
     report = js.diagnose_checkpoints(saved, x, (1e8 + 100) * x)
-    assert not any("stand still" in note for note in report.notes)
+    assert not any("are frozen" in note for note in report.notes)
     np.testing.assert_allclose(report.by_group["kernel_share"], 0.5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-30])
-def test_all_that_moves_by_less_than_rounding_does_not_stand_still(rate):
+def test_all_that_moves_by_less_than_rounding_is_not_frozen(rate):
     """The bias of the read-out starts at 0 here, and so moves by however little."""
     net = eqx.tree_at(lambda net: net.layers[1].bias, NET, jnp.zeros(1))
     report = js.diagnose(net, *_data(), optimizer=optax.sgd(rate), steps=1)
-    assert not any("stand still" in note for note in report.notes)
+    assert not any("are frozen" in note for note in report.notes)
     assert np.all(report.by_group["kernel_share"] > 0)
 
 
@@ -136,7 +136,7 @@ def test_saved_networks_of_other_libraries():
 
 
 def test_a_linear_probe_comes_to_its_end_where_it_fits_no_better():
-    """What the layers that stand still would still do does not count."""
+    """What frozen layers would do if they trained does not count."""
     (x, y), net = _data(), eqx.nn.MLP(3, 1, 2, 1, jnp.tanh, key=jr.key(1))
     report = js.diagnose(net, x, y, optimizer=_read_out_alone(optax.sgd(1.0)), steps=500)
     features = jnp.concatenate([jnp.tanh(jax.vmap(net.layers[0])(x)), jnp.ones((12, 1))], axis=1)
