@@ -17,9 +17,10 @@ class ThreeTimes(PillowWriter):
 
     def finish(self) -> None:
         """Writes the file."""
-        first, *others = self._frames
-        frames = [*others, *others[-1:] * self.fps]
-        first.save(self.outfile, save_all=True, append_images=frames, duration=round(1000 / self.fps), loop=3)
+        # The last frame comes first, too: it is what readers see who have turned motion off.
+        last = self._frames[-1]
+        frames = [*self._frames, *[last] * self.fps]
+        last.save(self.outfile, save_all=True, append_images=frames, duration=round(1000 / self.fps), loop=3)
 
 
 class Moving(SphinxDirective):
