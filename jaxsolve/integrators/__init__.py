@@ -1,4 +1,4 @@
-"""Integrators for gradient flow, as diffrax solvers; `js.GradientFlow` chooses among them."""
+"""Integrators for gradient flow as diffrax solvers; `js.GradientFlow` chooses among them."""
 
 from ._chebyshev import RungeKuttaChebyshev as RungeKuttaChebyshev
 from ._controller import DisplacementController as DisplacementController

@@ -1,4 +1,4 @@
-"""A stabilized explicit Runge-Kutta method, for stiff flows with a real spectrum."""
+"""A stabilized explicit Runge-Kutta method for stiff flows with a real spectrum."""
 
 from typing import Any, cast, ClassVar, NamedTuple
 
@@ -18,25 +18,25 @@ Time = Float[Array | np.ndarray, ""] | float
 
 _DAMPING = 2 / 13  # keeps |R| below about 1 - _DAMPING/3 for stiff modes, and shortens the stable interval by 2 %
 _STAGES = 1.54  # s stages are stable up to (s^2 - 1)/1.54
-_TERMS = 8  # of the expansions about 1: the next is below the rounding of float64
-_SAFETY = 1.2  # power iteration finds the radius from below
+_TERMS = 8  # of the expansions about 1: the next is below the rounding error of float64
+_SAFETY = 1.2  # power iteration approaches the radius from below
 _SETTLED = 0.01  # relative change of the radius at which power iteration stops
-_ITERATIONS = 50  # at most: close eigenvalues slow it down, but then any of their directions serves
-_LAG = 5  # accepted steps per estimate; measured: 10 to 20 % cheaper than 1, and 10 begins to cost rejected steps
-_SHORTER = 0.99  # a step shorter than the last accepted one by more than rounding: after a rejection, or cut to a time
-_SHARE = 0.1  # weight of the field in the direction from which the next estimate starts
+_ITERATIONS = 50  # at most: close eigenvalues slow it down, but then any of their directions will do
+_LAG = 5  # accepted steps per estimate; measured: 10 to 20 % cheaper than 1, while 10 leads to rejected steps
+_SHORTER = 0.99  # shorter than the last accepted step by more than rounding: after a rejection, or cut to hit a time
+_SHARE = 0.1  # weight of the field in the direction that the next estimate starts from
 
 
 class ChebyshevState(NamedTuple):
-    """The state that a step of `RungeKuttaChebyshev` hands to the next one.
+    """The state that a step of `RungeKuttaChebyshev` passes to the next.
 
     Attributes:
         field: the vector field where the step ended.
-        direction: close to the stiffest one, of norm 1; 0 before the first estimate.
+        direction: close to the stiffest direction, of norm 1; 0 before the first estimate.
         radius: the spectral radius of the Jacobian, per time; inf before the first estimate.
-        age: accepted steps since it was estimated.
-        size: of the last accepted step, in time.
-        evaluations: of the vector field in all steps that were handed on; a product with its Jacobian counts as two.
+        age: accepted steps since the radius was estimated.
+        size: size of the last accepted step, in time.
+        evaluations: evaluations of the vector field so far, excluding rejected steps; a Jacobian product counts as two.
     """
 
     field: PyTree
@@ -51,11 +51,11 @@ class Stabilized(NamedTuple):
     """A step of `RungeKuttaChebyshev`.
 
     Attributes:
-        y1, error: the state at the end, and the estimate of its error.
-        k0, k1: size of the step times the field at both ends.
+        y1, error: the state at the end, and its estimated error.
+        k0, k1: step size times the field at the start and at the end.
         field: the field at the end.
-        stages: how many there were.
-        fits: whether they were enough.
+        stages: number of stages.
+        fits: whether `max_stages` suffices.
     """
 
     y1: Y
@@ -71,31 +71,31 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
     r"""An explicit method of order 2 with as many stages as stability needs.
 
     Use it where the Jacobian has a large real negative spectrum: gradient flow on many samples, diffusion. A step of
-    size h takes $s \approx \sqrt{1.54\, h \rho}$ stages, $\rho$ the spectral radius, so that its cost grows like the
-    square root of the stiffness where that of other explicit methods grows like the stiffness. No matrix is formed and
-    no equation solved; a few copies of the state are all the memory. Oscillations (momentum, large imaginary
-    eigenvalues) lie outside its region of stability.
+    size h takes $s \approx \sqrt{1.54\, h \rho}$ stages, where $\rho$ is the spectral radius. Its cost grows like the
+    square root of the stiffness; the cost of other explicit methods grows like the stiffness. It forms no matrix,
+    solves no equations, and needs memory for a few copies of the state. Oscillations (momentum, large imaginary
+    eigenvalues) lie outside its stability region.
 
-    The error falls like rtol^(2/3): give an rtol of 1e-3 to 1e-5. Gradient flow of a small network on 100 digits until
-    t = 4200/$\rho$ took 1254 gradient evaluations to an error of 4e-4 of the displacement, and 8494 to 4e-6;
-    `diffrax.Tsit5` took 5448, bound by stability, for either. Until t = 320/$\rho$ there was little to gain.
+    The error falls like rtol^(2/3): use an rtol of 1e-3 to 1e-5. Gradient flow of a small network on 100 digits up to t
+    = 4200/$\rho$ took 1254 gradient evaluations for an error of 4e-4 of the displacement, and 8494 for 4e-6;
+    `diffrax.Tsit5`, limited by stability, took 5448 for either. Up to t = 320/$\rho$ there was little to gain.
 
     The stability polynomial is the damped Chebyshev polynomial of second order,
 
     $R_s(z) = 1 + b_s (T_s(w_0 + w_1 z) - T_s(w_0))$, $w_0 = 1 + \epsilon/s^2$, $w_1 = T_s'(w_0)/T_s''(w_0)$,
     $b_j = T_j''(w_0)/T_j'(w_0)^2$, $\epsilon = 2/13$.
 
-    $\rho$ comes from power iteration on products with the Jacobian, every fifth step and when a step is shorter than
-    the last accepted one, starting from the last direction found. Differentiate through it forwards
-    (`diffrax.ForwardMode()`): the number of stages is known only when running, and JAX has no reverse mode for such
+    $\rho$ is estimated by power iteration on products with the Jacobian, every fifth step and whenever a step is
+    shorter than the last accepted one, starting from the last direction found. Differentiate through it in forward mode
+    (`diffrax.ForwardMode()`): the number of stages is known only at run time, and JAX has no reverse mode for such
     loops.
 
     Source: Sommeijer, Shampine & Verwer 1998, "RKC: an explicit solver for parabolic PDEs", J. Comput. Appl. Math. 88,
-    315-326. Its stages are computed here by differences, which keeps rounding from growing like s^2.
+    315-326. Stages are computed by differences here, which keeps rounding errors from growing like s^2.
 
     Arguments:
-        max_stages: stages a step may take, at least 2. A step that needs more is reported with infinite error, which
-            a step size controller answers by a shorter one; with constant steps the solve fails.
+        max_stages: most stages per step, at least 2. A step that needs more is reported with infinite error, so a step
+            size controller retries a shorter one; with constant steps the solve fails.
 
     Example:
         >>> flow = js.GradientFlow(js.integrators.RungeKuttaChebyshev(), rtol=1e-3)
@@ -130,7 +130,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         del t1
         zeros = lambda tree: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
         dtype = _real_dtype(y0)
-        # Nothing is evaluated here: at this age the first step estimates the radius, and finds the field by that.
+        # Nothing is evaluated here: at this age the first step estimates the radius, which also yields the field.
         return ChebyshevState(
             field=zeros(eqx.filter_eval_shape(terms.vf, t0, y0, args)),
             direction=zeros(y0),
@@ -157,12 +157,12 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
 
         made = self.stabilized(terms, t0, t1, y0, args, estimate.field, estimate.stiffness)
         k1, fits = made.k1, made.fits
-        # A mode that has just become the stiffest may be missing in the last direction. Once unstable, it shows in the
-        # field.
+        # A mode that has just become the stiffest may be missing from the last direction. Once unstable, it appears in
+        # the field.
         blend = lambda v, k: v + _SHARE * k
         direction = _unit(jax.tree.map(blend, estimate.direction, _unit(jax.lax.stop_gradient(k1))))
         spent = made.stages + 2 * estimate.iterations
-        moved = size > 0  # a step of no length, as where times are requested twice, tells nothing of the stiffness
+        moved = size > 0  # a step of length zero, as for repeated times, has no information on the stiffness
         new = ChebyshevState(
             field=made.field,
             direction=direction,
@@ -179,25 +179,25 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
     def stabilized(
         self, terms: diffrax.AbstractTerm, t0: Time, t1: Time, y0: Y, args: Any, field: PyTree, stiffness: Scalar
     ) -> "Stabilized":
-        """A step whose stiffness is known.
+        """A step of known stiffness.
 
         Arguments:
             terms, t0, t1, y0, args: as for `step`.
             field: the vector field at the start.
-            stiffness: size of the step times spectral radius.
+            stiffness: step size times spectral radius.
         """
         control = terms.contr(t0, t1)
-        # The fewest with (s^2 - 1)/1.54 above the stiffness and its margin; never below 2.
+        # The smallest s with (s^2 - 1)/1.54 above the stiffness times its safety factor; never below 2.
         stages = 1 + jnp.floor(jnp.sqrt(1 + _STAGES * _SAFETY * stiffness))
         fits = stages <= self.max_stages  # False for NaN
-        # Nothing is marched then, but the coefficients stay finite.
+        # Otherwise no stage is computed, but the coefficients must stay finite.
         stages = jnp.where(fits, stages, 2)
         k0 = terms.prod(field, control)
         field, moved = _march(terms, t0, t1, y0, args, control, field, k0, stages, fits)
         k1 = terms.prod(field, control)
         y1 = jax.tree.map(jnp.add, y0, moved)
-        # 12/15 (y_0 - y_1) + 6/15 h (f_0 + f_1), by Taylor h^3 y'''/15 (Sommeijer et al. 1998). It costs no evaluation
-        # of its own, as f_1 is the field of the next step.
+        # 12/15 (y_0 - y_1) + 6/15 h (f_0 + f_1), by Taylor expansion h^3 y'''/15 (Sommeijer et al. 1998). It costs no
+        # extra evaluation, because the next step reuses f_1.
         error = jax.tree.map(lambda d, a, b: jnp.where(fits, 0.4 * (a + b) - 0.8 * d, jnp.inf), moved, k0, k1)
         return Stabilized(y1, error, k0, k1, field, jnp.where(fits, stages, 0).astype(int), fits)
 
@@ -205,28 +205,27 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
 class _PowerIteration(NamedTuple):
     field: PyTree
     direction: Y
-    stiffness: Scalar  # size of the step times spectral radius
+    stiffness: Scalar  # step size times spectral radius
     iterations: Int[Array, ""]
 
 
 def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, due: Bool[Array, ""]) -> _PowerIteration:
-    """Power iteration on h times the Jacobian, from where the last one ended; nothing is done unless it is due.
+    """Power iteration on h times the Jacobian, from the last direction; nothing is computed unless an estimate is due.
 
-    Products are exact, not differences of the field: for those float32 has no perturbation that is both small and above
-    rounding.
+    Products are exact, not differences of the field: in float32 no perturbation is both small and above rounding.
     """
 
     def iterate(carry):
         now, _ = carry
-        # The field at y comes with the product, so that the first step needs no other call for it.
+        # The product also returns the field at y, so the first step needs no separate evaluation.
         field, change = jax.jvp(lambda y: terms.vf(t, y, args), (y,), (now.direction,))
         image = jax.lax.stop_gradient(terms.prod(change, control))
         stiffness = _norm(image)
-        # Relative to 1 where it is less: two stages serve there, however small it is. NaN would never settle.
+        # Relative to 1 where it is smaller: two stages suffice there, however small it is. NaN would never settle.
         settled = jnp.isnan(stiffness) | (jnp.abs(stiffness - now.stiffness) <= _SETTLED * jnp.maximum(stiffness, 1))
         start = first_direction(jax.lax.stop_gradient(terms.prod(field, control)))
         direction = jax.tree.map(lambda a, b: jnp.where(stiffness > 0, a, b), _unit(image), start)
-        # Before the first direction there is nothing to compare with.
+        # Without a first direction there is nothing to compare with.
         stiffness = jnp.where(_norm(now.direction) > 0, stiffness, jnp.inf)
         return _PowerIteration(field, direction, stiffness, now.iterations + 1), settled
 
@@ -239,11 +238,11 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
 
 
 def first_direction(step: Y) -> Y:
-    """The field plus fixed signs of equal norm: with balanced labels the field alone lacks the stiffest direction."""
+    """The field plus fixed signs of equal norm; with balanced labels the field alone lacks the stiffest direction."""
 
     def signs(leaf):
-        # A hash of the index, because a solver has no random key; the same signs in every run.
-        # The factors are 2^32 over the golden ratio (Knuth) and a prime of xxHash; products wrap around at 2^32.
+        # A hash of the index, because a solver has no random key: every run uses the same signs. The factors are 2^32
+        # over the golden ratio (Knuth) and a prime of xxHash; products wrap around at 2^32.
         index = jnp.arange(leaf.size, dtype=jnp.uint32)
         scrambled = (index * jnp.uint32(2654435769)) >> 7
         scrambled = (scrambled * scrambled * jnp.uint32(2246822519)) >> 16
@@ -253,47 +252,47 @@ def first_direction(step: Y) -> Y:
 
 
 def _march(terms, t0, t1, y0, args, control, field, k0: Y, stages: Scalar, fits: Bool[Array, ""]) -> tuple[PyTree, Y]:
-    """All stages: the field at the end of the step, and how far the step has moved.
+    """All stages: the field at the end of the step, and the displacement over the step.
 
-    Stage j is y_0 + b_j x_j. For a linear field x_j is (T_j(w_0 + w_1 z) - T_j(w_0)) y_0, and the recurrence of the
-    Chebyshev polynomials, written for the differences d_j = x_j - x_(j-1), has no term that cancels another.
+    Stage j is y_0 + b_j x_j. For a linear field x_j is (T_j(w_0 + w_1 z) - T_j(w_0)) y_0. The recurrence of the
+    Chebyshev polynomials, written for the differences d_j = x_j - x_(j-1), has no terms that cancel.
     """
     span = t1 - t0
-    # w_1, and 2 (w_0 - 1): the factor 2 w_0 of the recurrence less the 2 that differences take away.
+    # w_1, and 2 (w_0 - 1): the factor 2 w_0 of the recurrence minus the 2 that the differences absorb.
     slope = _chebyshev(1, stages, stages) / _chebyshev(2, stages, stages)
     twist = 2 * _DAMPING / stages**2
 
     def stage(index, carry):
         field, x, d = carry
-        j = jnp.asarray(index, stages.dtype)  # without compiling, Python counts
+        j = jnp.asarray(index, stages.dtype)  # a Python int when the loop is not compiled
         weight, before = _weight(j, stages), _weight(j - 1, stages)
-        # The recurrence asks for 2 w_1 z (x_(j-1) + T_(j-1)(w_0) y_0). As z b_(j-1) x_(j-1) is what the field has
-        # changed since y_0, and z y_0 is k0, nothing but evaluations of the field is needed.
+        # The recurrence asks for 2 w_1 z (x_(j-1) + T_(j-1)(w_0) y_0). Since z b_(j-1) x_(j-1) is the change of the
+        # field since y_0, and z y_0 is k0, only evaluations of the field are needed.
         pull, push = 2 * slope / before, 2 * slope * _chebyshev(0, j - 1, stages)
         d = _sum((1, d), (twist, x), (pull, jax.tree.map(jnp.subtract, terms.prod(field, control), k0)), (push, k0))
         x = jax.tree.map(jnp.add, x, d)
-        # c_j = w_1 b_j T_j'(w_0): stage j stands for this share of the step.
+        # c_j = w_1 b_j T_j'(w_0): stage j lies at this fraction of the step.
         part = jnp.asarray(weight * slope * _chebyshev(1, j, stages), jnp.result_type(span))
-        time = jnp.where(j == stages, t1, t0 + part * span)  # no rounding at the end
+        time = jnp.where(j == stages, t1, t0 + part * span)  # exactly t1 at the end
         return terms.vf(time, _sum((1, y0), (weight, x)), args), x, d
 
     last = jnp.where(fits, stages, 0).astype(int)
-    # d_0 = x_0 - x_(-1) = -w_1 k0, as T_(-1) = T_1: so the first stage follows the rule of all.
+    # d_0 = x_0 - x_(-1) = -w_1 k0, because T_(-1) = T_1: the first stage follows the general rule.
     begin = field, jax.tree.map(jnp.zeros_like, k0), _sum((-slope, k0))
     field, x, _ = jax.lax.fori_loop(1, last + 1, stage, begin)
     return field, _sum((_weight(stages, stages), x))
 
 
 def _chebyshev(m: int, j: Scalar, s: Scalar) -> Scalar:
-    """The m-th derivative of T_j at w_0 = 1 + eps/s^2, to rounding, for 0 <= j <= s.
+    """The m-th derivative of T_j at w_0 = 1 + eps/s^2 to rounding accuracy, for 0 <= j <= s.
 
-    By its Taylor series about 1, where the k-th derivative of T_j is prod_(i<k) (j^2 - i^2)/(2i + 1). No term is
-    negative, and each is smaller than the one before by more than eps/(k (2k - 1)).
+    It sums the Taylor series about 1, where the k-th derivative of T_j is prod_(i<k) (j^2 - i^2)/(2i + 1). No term is
+    negative, and the ratio of term k to the one before is below eps/(k (2k - 1)).
     """
     total = jnp.ones_like(s)
     for k in range(_TERMS, 0, -1):
         i = k + m - 1
-        # Horner's rule from the last term on; (w_0 - 1)^k/k! gives eps/(s^2 k) at each step.
+        # Horner's rule from the last term; (w_0 - 1)^k/k! contributes eps/(s^2 k) at each step.
         total = 1 + (j**2 - i**2) / s**2 * (_DAMPING / ((2 * i + 1) * k)) * total
     for i in range(m):
         total = total * (j**2 - i**2) / (2 * i + 1)
@@ -307,7 +306,7 @@ def _weight(j: Scalar, s: Scalar) -> Scalar:
 
 
 def _sum(*terms: tuple[Any, Y]) -> Y:
-    """The sum of factors times pytrees."""
+    """The linear combination of pytrees."""
     factors, trees = zip(*terms, strict=True)
     add = lambda *leaves: sum(jnp.asarray(a, x.dtype) * x for a, x in zip(factors, leaves, strict=True))
     return jax.tree.map(add, *trees)
@@ -323,7 +322,7 @@ def _norm(tree: Y) -> Scalar:
 
 
 def _unit(tree: Y) -> Y:
-    """The same of norm 1; 0 stays 0."""
+    """The pytree scaled to norm 1; 0 stays 0."""
     norm = _norm(tree)
     scale = jnp.where(norm > 0, norm, 1)
     return jax.tree.map(lambda leaf: leaf / scale.astype(leaf.dtype), tree)

@@ -15,15 +15,15 @@ from ._expansion import Flowing
 class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     """Keeps the error of a step below `rtol`, relative to how far parameters have moved and to the outputs.
 
-    It is for `js.integrators.FunctionSpace` and its relatives. The errors are |error of w| / |w - w(0)| and
-    |error of f| / |f|, in norms of whole vectors; with momentum also that of tau w'. So one neuron that passes its kink
-    does not force a short step, as it would with errors per parameter. The rule for the next step is diffrax's PID
-    controller, which lets steps grow tenfold at a time.
+    For `js.integrators.FunctionSpace` and related solvers. The errors are |error of w| / |w - w(0)| and |error of f| /
+    |f|, in norms of whole vectors; with momentum the same for tau w'. A single neuron that passes its kink therefore
+    does not force a short step, as it would with errors per parameter. The next step size comes from diffrax's PID
+    controller, which lets it grow at most tenfold at a time.
 
     Arguments:
-        rtol: tolerance of one step. The tests find errors of whole runs of about this size.
-        resolution: an |error of w| that always passes, as a shorter step has the same: `js.GradientFlow` gives
-            eps |w(0)|. Without it a flow that starts at rest, where rounding alone moves it, stays there.
+        rtol: tolerance of one step. In the tests the error of a whole run is about as large.
+        resolution: an |error of w| always accepted, as a shorter step has the same; `js.GradientFlow` passes eps
+            |w(0)|. Without it a flow that starts at rest, where rounding alone moves it, stays there.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -42,7 +42,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     rtol: float
     resolution: float | Float[Array, ""]
 
-    # diffrax asks these of adaptive controllers, for the root finders of implicit solvers; nothing here reads them.
+    # diffrax expects these of adaptive controllers, for the root finders of implicit solvers; nothing here reads them.
     atol: ClassVar = 0.0
     norm: ClassVar = staticmethod(optx.two_norm)
 
@@ -52,8 +52,8 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
 
     @property
     def _rule(self) -> diffrax.PIDController:
-        # States are given as zeros below, so that errors, which are relative already, are divided by atol alone.
-        # An error e, so scaled, changes the step by e^(-(p + i)/k), k its order; p + i = 1 as in the elementary rule.
+        # The states passed below are zeros, so errors, which are already relative, are divided by atol alone. A scaled
+        # error e of order k changes the step by e^(-(p + i)/k); p + i = 1 is the elementary rule.
         return diffrax.PIDController(rtol=0.0, atol=self.rtol, pcoeff=0.1, icoeff=0.9)
 
     def wrap(self, direction: Any) -> "DisplacementController":
@@ -63,7 +63,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     def init(self, terms, t0, t1, y0: Flowing, dt0, args, func, error_order):
         if dt0 is None:
             raise ValueError("DisplacementController needs a first step: diffeqsolve(..., dt0=solver.first_step)")
-        # The PID rule looks only at the error that it is given, so any array of the right dtype stands for the state.
+        # The PID rule reads only the error it is given, so any array of the right dtype can stand in for the state.
         return self._rule.init(terms, t0, t1, y0.dissipated, dt0, args, func, error_order)
 
     def adapt_step_size(
@@ -74,7 +74,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
         return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order, controller_state)
 
     def relative_error(self, y0: Flowing, y1: Flowing, y_error: Flowing) -> Float[Array, ""]:
-        """The larger of the relative errors of parameters and outputs in a step from y0 to y1."""
+        """The larger of the relative errors of parameters and outputs, for a step from y0 to y1."""
         return jnp.maximum(
             _share(y_error.displacement, y0.displacement, y1.displacement, self.resolution / self.rtol),
             _share(*(y.outputs.reshape(-1) for y in (y_error, y0, y1))),
@@ -82,10 +82,10 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
 
 
 def _share(error: Array, before: Array, after: Array, least: float | Array = 0.0) -> Float[Array, ""]:
-    """The largest error of a row, relative to its size or the least that counts."""
-    # In units of the largest entry, whose square may overflow: an error that is not a number ends the run.
+    """The largest error of any row, relative to the size of that row or to `least` if that is larger."""
+    # Scaled by the largest entry, whose square could overflow: a NaN error would end the run.
     unit = nonzero(jnp.max(jnp.maximum(jnp.abs(before), jnp.abs(after)), axis=-1, keepdims=True))
     error, before, after = (jnp.linalg.norm(rows / unit, axis=-1) for rows in (error, before, after))
-    # Of both ends the larger, as nothing has moved at t = 0.
+    # The larger of the sizes at both ends, because nothing has moved at t = 0.
     size = jnp.maximum(jnp.maximum(before, after), least / unit[..., 0])
     return jnp.max(error / jnp.where(size > 0, size, 1))

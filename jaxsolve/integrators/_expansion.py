@@ -1,4 +1,4 @@
-"""One step of an exponential method: how the solution goes on from a point, to the order of the method."""
+"""One step of an exponential method: the solution after a point, to the order of the method."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ._tableau import AbstractTableau, Weight
 
 
 class Flowing(NamedTuple):
-    """The state of a flow in parameters and in function space.
+    """The state of a flow in parameter space and in function space.
 
     Attributes:
         displacement: w(t) - w(0), all parameters in one vector; with momentum, tau w'(t) in a second row.
@@ -27,16 +27,16 @@ class Flowing(NamedTuple):
 
 
 class Expansion(eqx.Module):
-    """The solution as a step knows it: y' = A y + N(y), and how N changes.
+    """The solution within one step: y' = A y + N(y), with the changes of N.
 
     Attributes:
-        h: the length of the step.
-        passed: the share of the time up to the end of the step that had passed at its start.
+        h: the step size.
+        passed: the time elapsed before the step, as a fraction of the time elapsed at its end.
         part: A.
         force: y' at the start.
         changes: the changes D of N at the nodes.
-        excess: by how much the energy falls faster at the nodes than under A alone.
-        falling: 1, with what derivatives of A's power leave out.
+        excess: how much faster the energy falls at the nodes than under A alone.
+        falling: 1, with a derivative that supplies what the derivative of A's power leaves out.
     """
 
     h: Float[Array, ""]
@@ -48,13 +48,13 @@ class Expansion(eqx.Module):
     falling: Float[Array, ""]
 
     def at(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""]) -> Flowing:
-        """The solution a part theta of the step later."""
+        """The solution at a fraction theta of the step."""
         (span,) = self.part.over(theta * self.h)
         return self._after(model, tableau, y0, theta, span)
 
     def end(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, whole: Span) -> tuple[Flowing, Flowing]:
-        """The solution at the end of the step, and its estimated error; of the dissipated energy that is left 0."""
-        # Only changes of N enter: what A does alone is exact.
+        """The solution at the end of the step, and its estimated error, which is 0 for the dissipated energy."""
+        # Only changes of N enter: the motion under A alone is exact.
         error = self.part.combine(whole, _terms(tableau.at(self.passed).error, self.changes, self.h))
         error = Flowing(self.part.vector(error), self.part.pushed(error), jnp.zeros_like(self.h))
         return self._after(model, tableau, y0, jnp.ones_like(self.h), whole), error
@@ -66,11 +66,11 @@ class Expansion(eqx.Module):
         weights = [tuple((k, b * theta**k) for k, b in weight) for weight in tableau.at(self.passed).step]
         moved = _moved(self.part, span, self.force, _terms(weights, self.changes, self.h))
         displacement = y0.displacement + self.part.vector(moved)
-        # phi_k(0) = 1/k! turns the weights into those of a quadrature. The excess at the start, of weight 1 less the
-        # others, is 0.
+        # phi_k(0) = 1/k! turns the weights into quadrature weights. The excess at the start is 0, so its weight does
+        # not matter.
         beyond = sum(self.h * integrated(weight) * e for weight, e in zip(weights, self.excess, strict=True))
         dissipated = y0.dissipated + self.falling * self.part.spent(span, self.force) + beyond
-        # The outputs are the network's own at the new parameters, so that both cannot drift apart.
+        # The outputs are computed from the new parameters, so the two cannot drift apart.
         return Flowing(displacement, model.outputs(model.start + displacement), dissipated)
 
 
@@ -82,14 +82,14 @@ def expand(
     h: Float[Array, ""],
     passed: Float[Array, ""],
 ) -> tuple[Expansion, Span]:
-    """All stages of a step, and its whole length for A."""
+    """All stages of a step, and the `Span` of the whole step."""
     numbers = tableau.at(passed)
     w = model.start + y0.displacement
     force = part.force(model, w, y0.outputs)
     falling = _falling(model, part, w, force)
     changes: list[Any] = []
     excess = []
-    # All times in one call: what a part works out for a time it may work out for all of them at once.
+    # All times in one call, so that the part can process them together.
     *spans, whole = part.over(*(node * h for node in numbers.nodes), h)
     for span, weights in zip(spans, numbers.stages, strict=True):
         moved = _moved(part, span, force, _terms(weights, changes, h))
@@ -105,16 +105,16 @@ def _terms(weights: Sequence[Weight], changes: Sequence[Any], h: Float[Array, ""
 
 
 def _moved(part: AbstractLinearPart, span: Span, force: Any, terms: list[Term]) -> Any:
-    """The displacement in a time: as A alone takes it from the force at the start, and by these terms."""
-    # t phi_1(t A) F is the integral of exp(s A) F over s from 0 to t: y' = A y from the velocity F.
+    """The displacement over a span: under A alone from the force at the start, plus these terms."""
+    # t phi_1(t A) F is the integral of exp(s A) F over s from 0 to t: motion under A alone with initial velocity F.
     return part.combine(span, [Term(1, span.length, force), *terms])
 
 
 @eqx.filter_custom_jvp
 def _falling(model: AbstractModel, part: AbstractLinearPart, w: Float[Array, "*moving"], force: Any) -> Array:
-    """How fast energy falls at the start of a step, over A's power there: 1, but with a derivative that is not 0.
+    """The rate at which energy falls at the start of a step, over A's power there: 1, but with a nonzero derivative.
 
-    Energy has units of eta, of which derivatives are taken, and which A has frozen.
+    The energy depends on eta, which is differentiated but frozen in A.
     """
     del model, part, force
     return jnp.ones((), w.dtype)

@@ -19,10 +19,10 @@ from ._tableau import AbstractTableau
 
 
 class ExponentialState(NamedTuple):
-    """The values that are handed on from step to step.
+    """The values passed from step to step.
 
     Attributes:
-        start: when the run began.
+        start: the time at which the run began.
         known: see `AbstractExponential.known`.
     """
 
@@ -31,7 +31,7 @@ class ExponentialState(NamedTuple):
 
 
 class AbstractExponential(diffrax.AbstractAdaptiveSolver):
-    """The base of integrators that take a linear part of gradient flow exactly, and the rest by an explicit method.
+    """Base class of integrators that solve a linear part of gradient flow exactly and the rest by an explicit method.
 
     Attributes:
         problem: the problem; None leaves that to `js.GradientFlow`.
@@ -69,26 +69,26 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
 
     @property
     def first_step(self) -> Float[Array, ""]:
-        """A length for the first step, longer where features move less."""
+        """A size for the first step, larger where features move less."""
         return self.model.first_step
 
     @abc.abstractmethod
     def known(self, y0: Flowing) -> PyTree:
-        """The values that the first step starts from, beside the state."""
+        """The values that the first step starts from, besides the state."""
 
     @abc.abstractmethod
     def linear_part(
         self, model: Any, y0: Flowing, h: Float[Array, ""], known: PyTree
     ) -> tuple[AbstractLinearPart, PyTree]:
-        """The linear part at a state, for a step of length h, and what was found on the way."""
+        """The linear part at a state for a step of size h, and the values to pass to `arrived`."""
 
     @abc.abstractmethod
     def arrived(self, model: Any, y1: Flowing, known: PyTree) -> PyTree:
-        """The values that the next step starts from, beside its state y1."""
+        """The values that the next step starts from, besides its state y1."""
 
     @property
     def interpolation_cls(self) -> "DenseOutput":  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Makes the dense output of a step."""
+        """The constructor of a step's dense output."""
         return DenseOutput(self.tableau)
 
     def order(self, terms: Any) -> int:
@@ -113,7 +113,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     @property
     def start(self) -> Flowing:
         """The state at t = 0."""
-        # The state holds displacements, as the controller measures errors relative to how far parameters have moved.
+        # The state holds displacements because the controller measures errors relative to them.
         problem, zero = self._problem, jnp.zeros_like(self.model.start)
         return Flowing(zero, problem.outputs(problem.params), jnp.zeros((), zero.dtype))
 
@@ -134,29 +134,29 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     def _check_loss(self, outputs: Float[Array, "n out"]) -> None:
         loss, y = self._problem.loss, self._problem.y
         try:
-            # Shapes are enough to see whether both derivatives exist; nothing is computed.
+            # Shapes suffice to tell whether both derivatives exist; nothing is computed.
             jax.eval_shape(loss.hessian, outputs, y)
-        except TypeError as error:  # JAX's, of functions with derivatives of their own
+        except TypeError as error:  # raised by JAX for functions with custom derivatives
             raise ValueError(
                 f"{type(self).__name__} needs the loss's Hessian in the outputs, but {loss} cannot be differentiated "
                 "twice; take another integrator, such as GradientFlow(diffrax.Tsit5())"
             ) from error
 
     def _check_terms(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, checked: PyTree) -> PyTree:
-        """Refuses other terms: a step follows the problem itself and would silently ignore them."""
+        """Rejects other terms: a step evaluates the problem itself and would silently ignore them."""
         inner: Any = terms
-        while hasattr(inner, "term"):  # diffrax wraps terms, and runs backwards in time by a control of the other sign
+        while hasattr(inner, "term"):  # diffrax wraps terms; to run backward in time it negates the control
             inner = inner.term
         said = f"{type(self).__name__} follows the gradient flow of its own problem, forward in time: give diffeqsolve "
         if not isinstance(getattr(inner, "vector_field", None), FlowField):
             raise RuntimeError(f"{said}terms=solver.terms, got {describe(inner)}")
-        # Terms that are not wrapped, as `js.GradientFlow` steps with, run forward: no gradient is spent on that.
+        # Terms that are not wrapped, as in `js.GradientFlow`, run forward in time: no gradient is spent on the check.
         if inner is terms:
             return checked
         given = terms.vf_prod(t0, y0, args, terms.contr(t0, t1)).displacement
         own = (t1 - t0) * self.terms.vf(t0, y0, None).displacement
-        # Backward in time the difference is twice the velocity, forward only rounding: any share between tells them
-        # apart. At rest both are 0, and either direction will do.
+        # The difference is twice `own` when running backward and only rounding when running forward, so any threshold
+        # between tells them apart. At rest both are 0, and either direction is fine.
         other = jnp.linalg.norm(given - own) > 0.1 * jnp.linalg.norm(own)
         return eqx.error_if(checked, other, f"{said}terms=solver.terms, and t1 > t0")
 
@@ -165,16 +165,16 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     ):
         del terms, args, made_jump
         model, tableau, h = self.model, self.tableau, t1 - t0
-        # The barrier makes every step depend on what was handed on, even where it uses nothing of it: otherwise XLA
-        # removes the checks of `init`.
+        # The barrier makes every step depend on the solver state even where it is unused: otherwise XLA removes the
+        # checks of `init`.
         y0, (start, known) = jax.lax.optimization_barrier((y0, solver_state))
         part, known = self.linear_part(model, y0, h, known)
-        # A step of no length has no share of the time: 0 instead of 0/0.
+        # A step of length zero gives 0 instead of 0/0.
         passed = jnp.where(t1 > start, (t0 - start) / jnp.where(t1 > start, t1 - start, 1), 0)
-        # Where the nodes of the method lie is a choice, not a part of the solution: no derivative goes through it.
+        # The position of the method's nodes is a choice, not part of the solution, so it is not differentiated.
         expansion, whole = expand(model, part, tableau, y0, h, jax.lax.stop_gradient(passed))
         y1, y_error = expansion.end(model, tableau, y0, whole)
-        # Loops carry arrays only, so that the model is held as its arrays.
+        # Loops carry arrays only, so only the model's arrays are stored.
         dense = {"y0": y0, "expansion": expansion, "held": HeldModule(model)}
         state = ExponentialState(start, self.arrived(model, y1, known))
         return y1, y_error, dense, state, diffrax.RESULTS.successful
@@ -194,7 +194,7 @@ class FlowField(eqx.Module):
 
     def __call__(self, t: Any, y: Any, args: Any) -> Flowing:
         del t, args
-        _check_state(y)  # here, because diffrax evaluates this before anything else
+        _check_state(y)  # checked here because diffrax evaluates this before anything else
         model = self.model
         w = model.start + y.displacement
         velocity, dissipation = model.velocity(w)
@@ -202,7 +202,7 @@ class FlowField(eqx.Module):
 
 
 class DenseOutput(eqx.Module):
-    """Makes interpolations of one method; two of equal methods are equal, so that a solution compiles once."""
+    """Constructor of interpolations for one method; equal methods give equal instances, so a solution compiles once."""
 
     tableau: AbstractTableau = eqx.field(static=True)  # decides the program
 
@@ -211,7 +211,7 @@ class DenseOutput(eqx.Module):
 
 
 class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
-    """The exponential method's own dense output: transients within a step are resolved, however long it is."""
+    """The exponential method's own dense output, which resolves transients within a step however long it is."""
 
     t0: Any
     t1: Any
@@ -224,6 +224,6 @@ class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
         del left
         if t1 is not None:
             return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
-        # Of a step of no length there is the start alone: theta = 0 instead of 0/0.
+        # A step of length zero has only its start: theta = 0 instead of 0/0.
         length = jnp.where(self.t1 > self.t0, self.t1 - self.t0, 1)
         return self.expansion.at(self.held.module, self.tableau, self.y0, (t0 - self.t0) / length)

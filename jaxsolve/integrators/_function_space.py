@@ -1,4 +1,4 @@
-"""Gradient flow with its stiff part taken exactly in function space."""
+"""Gradient flow whose stiff part is integrated exactly in function space."""
 
 import logging
 
@@ -21,21 +21,21 @@ _log = logging.getLogger("jaxsolve")
 class FunctionSpace(AbstractExponential):
     r"""An exponential Runge-Kutta method for gradient flow, which is stiff only in function space.
 
-    In $\theta' = -\eta J^T \nabla\ell(f)$ what is stiff is $A = -\eta J^T H J$, H the Hessian of the loss in f: of
-    rank n c at most. Every step integrates it exactly, through the eigenvectors of the kernel
-    $H^{1/2} J \eta J^T H^{1/2}$ at its start, and an explicit method does the rest: how features change. So the steps
-    follow the features, and grow without bound as the flow converges. Where H = 0 (plain hinge) only the explicit
-    method is left.
+    The stiff part of $\theta' = -\eta J^T \nabla\ell(f)$ is $A = -\eta J^T H J$, where H is the Hessian of the loss in
+    f. Its rank is at most n c. Every step integrates it exactly, through the eigenvectors of the kernel $H^{1/2} J \eta
+    J^T H^{1/2}$ at the start of the step. An explicit method handles the rest, the change of features. Step sizes
+    therefore follow the features, and grow without bound as the flow converges. Where H = 0 (plain hinge) only the
+    explicit method remains.
 
-    With more than 500 outputs only the fastest modes are followed from step to step. All modes are found again when a
-    step is so long that the others are stiff as well. Memory: two matrices of n c by n c, and the activations of all
+    With more than 500 outputs only the fastest modes are followed from step to step. All modes are recomputed when a
+    step is so long that the others are stiff as well. Memory: two n c by n c matrices, and the activations of all
     layers.
 
     With diffrax: `solver = FunctionSpace(problem)`, then `diffrax.diffeqsolve(solver.terms, solver, 0, T,
-    solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `js.GradientFlow` does that.
-    It follows the problem's own flow, forward in time. Between steps its dense output is as exact as a whole run:
-    errors fall like the third power of the step (fourth for Krogstad). `SaveAt(ts=...)` keeps nothing of a step;
-    `SaveAt(dense=True)` keeps two matrices of n c by n c for each of `max_steps` steps, so give few of them.
+    solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `js.GradientFlow` does this for
+    you. The solver only follows the flow of its problem, forward in time. Dense output between steps is as accurate as
+    the run: errors fall like the third power of the step size (fourth for Krogstad). `SaveAt(ts=...)` stores nothing
+    per step; `SaveAt(dense=True)` stores two n c by n c matrices per step, for `max_steps` steps: keep that small.
 
     Arguments:
         problem: the problem; None leaves that to `js.GradientFlow`.
@@ -51,8 +51,8 @@ class FunctionSpace(AbstractExponential):
 
     Raises:
         ValueError: used without a problem; the loss cannot be differentiated twice.
-        TypeError: used on another state than `start`.
-        RuntimeError: diffrax is given other terms, or a last time before the first.
+        TypeError: used on a state other than `start`.
+        RuntimeError: diffrax is given other terms, or a final time before the initial one.
     """
 
     problem: Problem | None = None
@@ -64,7 +64,7 @@ class FunctionSpace(AbstractExponential):
 
     @property
     def gradients(self) -> int:
-        # One for the force at the start, by its pull through J.
+        # One more for the force at the start, which is pulled back through J.
         return self.tableau.evaluations + 1
 
     @property
@@ -84,5 +84,5 @@ class FunctionSpace(AbstractExponential):
         return kernel_part(model.problem, y0.outputs, h, known)
 
     def arrived(self, model: Model, y1: Flowing, known: JacobianAndModes) -> JacobianAndModes:
-        # Found where the step ends, as the outputs there need the same forward pass.
+        # Computed at the end of the step, where the outputs need the same forward pass.
         return known._replace(jacobian=frozen_jacobian(model, model.start + y1.displacement))

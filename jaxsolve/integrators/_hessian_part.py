@@ -1,4 +1,4 @@
-r"""The whole curvature of a gradient flow of few parameters, $A = -\eta \nabla^2 L$, exactly.
+r"""The full curvature of a gradient flow with few parameters, $A = -\eta \nabla^2 L$, treated exactly.
 
 In coordinates $\theta = \sqrt\eta z$ it is symmetric: $-\sqrt\eta \nabla^2 L \sqrt\eta = -Q \Lambda Q^T$. Rates may be
 negative: near saddles the flow grows.
@@ -16,20 +16,20 @@ from .._numerics import HeldModule, kept_product, nonzero, phi
 from ._linear_part import AbstractLinearPart, Model, Span, Term
 
 
-TOGETHER = 32  # columns of the Hessian found at once: they share one linearization, and each needs memory of its own
+TOGETHER = 32  # Hessian columns computed at once: they share one linearization, but each needs its own memory
 
 
 class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
-    """A = -eta Hess L, frozen at one point. Vectors are Q^T v/sqrt(eta).
+    """A = -eta Hess L, frozen at one point. A vector v is held as Q^T v/sqrt(eta).
 
     Attributes:
         held: the problem.
-        point: where it is frozen.
+        point: the parameters at which A is frozen.
         scale: sqrt(eta), one per parameter.
         vectors, values: Q and Lambda.
     """
 
-    held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none
+    held: HeldModule  # loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is not an array
     point: Float[Array, " params"]
     scale: Float[Array, " params"]
     vectors: Float[Array, "params params"]
@@ -44,14 +44,14 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
     def change(
         self, velocity: Float[Array, " params"], moved: Float[Array, " params"], force: Float[Array, " params"]
     ) -> Float[Array, " params"]:
-        # A is -Lambda in these coordinates: less A moved is plus Lambda moved.
+        # A is -Lambda in these coordinates, so -A moved is +Lambda moved.
         return self._coordinates(velocity) + self.values * moved - force
 
     def over(self, *times: Float[Array, ""]) -> list[Span]:
         return [Span(time) for time in times]
 
     def combine(self, span: Span, terms: Sequence[Term]) -> Float[Array, " params"]:
-        # At a saddle what grows may be 0.
+        # At a saddle phi may overflow for a growing mode whose amplitude is 0.
         each = [factor * kept_product(v, phi(k, -span.length * self.values)) for k, factor, v in terms]
         return sum(each, jnp.zeros_like(self.values))
 
@@ -62,7 +62,7 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return jax.jvp(self.held.module.outputs, (self.point,), (self.vector(v),))[1]
 
     def power(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
-        # The coordinates are of v/sqrt(eta) and Q is orthogonal, so that their square is already that over eta.
+        # The coordinates are Q^T v/sqrt(eta) with Q orthogonal, so their squares already contain 1/eta.
         return jnp.sum(kept_product(v**2, phi(0, -2 * span.length * self.values)))
 
     def spent(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
@@ -74,13 +74,13 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
 
 
 def hessian_part(model: Model, w: Float[Array, " params"]) -> HessianPart:
-    """The part at some parameters, all in one vector."""
+    """The linear part at the parameters w, given as one vector."""
     arrays, rest = eqx.partition((model, w), eqx.is_array)
     model, w = eqx.combine(jax.lax.stop_gradient(arrays), rest)
     scale = jnp.sqrt(flat_rates(model.problem))
-    # The gradient is linearized once; a column is its derivative along one unit vector.
+    # The gradient is linearized once; each column is its derivative along one unit vector.
     _, column = jax.linearize(model.gradient, w)
     hessian = jax.lax.map(column, jnp.eye(w.size, dtype=w.dtype), batch_size=min(TOGETHER, w.size))
     values, vectors = jnp.linalg.eigh(scale[:, None] * hessian * scale[None])
-    # Parameters with eta = 0 stay where they are, but their velocity has a derivative in eta.
+    # Parameters with eta = 0 do not move, but their velocity has a derivative in eta.
     return HessianPart(HeldModule(model), w, nonzero(scale), vectors, values)

@@ -1,4 +1,4 @@
-"""Gradient flow with momentum with its stiff part taken exactly in function space."""
+"""Gradient flow with momentum, whose stiff part is integrated exactly in function space."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -15,9 +15,9 @@ from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
 
 
 class InertialFunctionSpace(AbstractExponential):
-    """`FunctionSpace` for tau theta'' + theta' = -eta dL/dtheta, from rest. Steps can be longer than oscillations.
+    """`FunctionSpace` for tau theta'' + theta' = -eta dL/dtheta, from rest. Steps may be longer than oscillations.
 
-    `js.MomentumFlow` uses it. Its state holds the displacement of all parameters and, in a second row, tau theta'.
+    Used by `js.MomentumFlow`. Its state holds the displacement of all parameters and, in a second row, tau theta'.
 
     Arguments:
         problem: the problem.
@@ -33,8 +33,8 @@ class InertialFunctionSpace(AbstractExponential):
 
     Raises:
         ValueError: the loss cannot be differentiated twice, or tau is not > 0.
-        TypeError: used on another state than `start`.
-        RuntimeError: diffrax is given other terms, or a last time before the first.
+        TypeError: used on a state other than `start`.
+        RuntimeError: diffrax is given other terms, or a final time before the initial one.
     """
 
     problem: Problem | None
@@ -65,8 +65,8 @@ class InertialFunctionSpace(AbstractExponential):
     def linear_part(
         self, model: InertialModel, y0: Flowing, h: Float[Array, ""], known: JacobianAndModes
     ) -> tuple[InertialPart, JacobianAndModes]:
-        # `modes` compares a rate times this with its bounds. How stiff an overdamped mode is, h rate says;
-        # of one that swings, the square of its phase, h^2 rate/tau.
+        # `modes` compares a rate times this with its bounds. The stiffness of an overdamped mode is h rate; for an
+        # oscillating mode it is the square of its phase, h^2 rate/tau.
         kernel, known = self._inner.linear_part(model.plain, _position(y0), h + h**2 / model.tau, known)
         return InertialPart(kernel, model.tau, self.tableau.highest), known
 

@@ -1,7 +1,8 @@
-r"""The stiff part of a gradient flow with momentum, exactly: a damped oscillator for every mode of the kernel.
+r"""The stiff part of a gradient flow with momentum, treated exactly: one damped oscillator per mode of the kernel.
 
-For $w' = p/\tau$, $p' = -\eta \nabla L - p/\tau$ it is $A (a, b) = (b/\tau, -\eta J^T H J a - b/\tau)$. A function of
-it is one of 2 by 2 matrices: what it is at rate 0, for all of parameter space, and what it is beyond for each mode.
+For $w' = p/\tau$, $p' = -\eta \nabla L - p/\tau$ it is $A (a, b) = (b/\tau, -\eta J^T H J a - b/\tau)$. A function of A
+is one of 2 by 2 matrices: its value at rate 0 acts on all of parameter space, and each mode adds its difference from
+that.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from ._oscillator import responses
 
 
 class InertialModel(AbstractModel):
-    """A problem's parameters w and, beneath them, p = tau w': two rows.
+    """The system of a problem's parameters w and, in a second row, p = tau w'.
 
     Attributes:
         plain: the problem without momentum.
@@ -45,7 +46,7 @@ class InertialModel(AbstractModel):
     @property
     def first_step(self) -> Float[Array, ""]:
         plain, tau = self.plain.first_step, jax.lax.stop_gradient(self.tau)
-        return jnp.sqrt(plain * (plain + tau))  # a push from rest goes t^2/(2 tau) far
+        return jnp.sqrt(plain * (plain + tau))  # from rest a unit force moves by t^2/(2 tau) in time t
 
 
 class Phase(NamedTuple):
@@ -62,12 +63,12 @@ class Phase(NamedTuple):
 
 
 class InertialPart(AbstractLinearPart[Phase]):
-    """A, frozen at one point.
+    """The linear part A, frozen at one point.
 
     Attributes:
         kernel: the linear part of gradient flow without momentum.
         tau: the relaxation time.
-        highest: the largest k of the phi_k that a method needs.
+        highest: the largest k of the phi_k that the method needs.
     """
 
     kernel: KernelPart
@@ -82,30 +83,30 @@ class InertialPart(AbstractLinearPart[Phase]):
         return Phase(v, self.kernel.force(model.plain, w[0], outputs) + -1.0 * v)
 
     def change(self, velocity: Float[Array, "2 params"], moved: Phase, force: Phase) -> Phase:
-        # The upper row is 0, but its derivative in tau is not.
+        # The upper row is 0, but its derivative in tau is nonzero.
         drag, still = (1 / self.tau) * moved.way, jnp.zeros_like(self.kernel.kernel[0])
         position = self.kernel.direction(velocity[0], still) + -1.0 * drag
         way = self.kernel.direction(velocity[1], self.kernel.curvature(moved.position.pushed)) + drag
         return Phase(position, way) + -1.0 * force
 
     def over(self, *times: Float[Array, ""]) -> list[Span]:
-        # The last rate, 0, is free motion: that of all directions of parameter space outside of the modes.
+        # The last rate, 0, is free motion, which applies to all directions of parameter space outside the modes.
         rates = jnp.append(self.kernel.values, 0)
         found = jax.vmap(lambda time: responses(self.highest, time, self.tau, rates))(jnp.stack(times))
-        # Without the barrier XLA computes the responses again at every use.
+        # Without the barrier XLA recomputes the responses at every use.
         found = jax.lax.optimization_barrier(found)
         return [Span(time, jax.tree.map(lambda entry, i=i: entry[i], found)) for i, time in enumerate(times)]
 
     def combine(self, span: Span, terms: Sequence[Term]) -> Phase:
         rates = self.kernel.values
         moving, free, bound = rates > 0, list[Phase](), list[tuple[Array, Array]]()
-        # eta J^T S V Lambda^-1 V^T S J projects onto the modes, so that a function F of A is F(0) everywhere and, in a
-        # mode, (F(rate) - F(0))/rate of the amplitude beyond.
+        # eta J^T S V Lambda^-1 V^T S J projects onto the modes, so a function F of A is F(0) everywhere plus, in each
+        # mode, (F(rate) - F(0))/rate times its amplitude.
         for k, factor, v in terms:
             whole = [factor * entry[k] for entry in span.known]
             one = [entry[-1] for entry in whole]
             free.append(Phase(one[0] * v.position + one[1] * v.way, one[2] * v.position + one[3] * v.way))
-            # By how much each mode differs from free motion, over its rate.
+            # The difference of each mode from free motion, over its rate.
             beyond = [jnp.where(moving, (entry[:-1] - entry[-1]) / jnp.where(moving, rates, 1), 0) for entry in whole]
             a, b = (self.kernel.amplitudes(part) for part in v)
             bound.append((beyond[0] * a + beyond[1] * b, beyond[2] * a + beyond[3] * b))
@@ -123,10 +124,10 @@ class InertialPart(AbstractLinearPart[Phase]):
         return self.kernel.inner(moving.position, moving.position)
 
     def spent(self, span: Span, v: Phase) -> Float[Array, ""]:
-        # What A's own energy has lost, that of motion and that of the quadratic model of the loss.
+        # The energy lost under A: kinetic energy, plus the quadratic model of the loss.
         moved = self.combine(span, [Term(1, span.length, v)]).position
         stretched = self.kernel.vectors.T @ self.kernel.rescale(moved.pushed)
-        # Position and way together are the force of the loss alone, -eta J^T residual: their drags cancel.
-        # What the quadratic model of the loss falls along the displacement d: force . d/eta - |V^T S J d|^2/2.
+        # Position plus way is the force of the loss alone, -eta J^T residual: their drags cancel. The quadratic model
+        # of the loss falls along the displacement d by force . d/eta - |V^T S J d|^2/2.
         fallen = self.kernel.inner(v.position + v.way, moved) - stretched @ stretched / 2
         return self.tau / 2 * (self.kernel.inner(v.position, v.position) - self.power(span, v)) + fallen

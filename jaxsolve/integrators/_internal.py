@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Names that other subpackages use and users do not."""
 
 from ._chebyshev import first_direction as first_direction, Stabilized as Stabilized
 from ._expansion import Flowing as Flowing

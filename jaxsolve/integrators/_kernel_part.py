@@ -1,7 +1,7 @@
-r"""The stiff part of a gradient flow, $A = -\eta J^T H J$, exactly, through the eigenvectors of the kernel.
+r"""The stiff part of a gradient flow, $A = -\eta J^T H J$, treated exactly through the eigenvectors of the kernel.
 
-$\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S J v$ with $S = H^{1/2}$ and
-$S K S = V \Lambda V^T$, K the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
+$\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S J v$ with $S = H^{1/2}$ and $S K S = V
+\Lambda V^T$, where K is the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
 """
 
 import math
@@ -22,7 +22,7 @@ from ._modes import modes, StiffModes
 
 
 class FunctionJacobian(eqx.Module):
-    """The Jacobian of a batch that shares statistics, by automatic differentiation: what `LayeredJacobian` offers."""
+    """`LayeredJacobian` for a batch that shares statistics, by automatic differentiation."""
 
     held: HeldModule
     params: PyTree
@@ -42,14 +42,14 @@ class FunctionJacobian(eqx.Module):
 
 
 def jacobian(problem: Problem, params: PyTree) -> LayeredJacobian | FunctionJacobian:
-    """The Jacobian at some parameters, held sample by sample where samples do not see each other."""
+    """The Jacobian at the given parameters, stored per sample where samples do not interact."""
     if problem.state is None:
         return LayeredJacobian(problem.network(params), problem.x)
     return FunctionJacobian(HeldModule(problem), params)
 
 
 class Direction(NamedTuple):
-    """A vector v of parameter space as `own + eta J^T lifted`, and J v, all outputs in one axis."""
+    """A vector v of parameter space as `own + eta J^T lifted`, with J v; all outputs are in one axis."""
 
     own: Float[Array, " params"]
     lifted: Float[Array, " outputs"]
@@ -81,13 +81,13 @@ class KernelPart(AbstractLinearPart[Direction]):
     values: Float[Array, " modes"]
 
     def force(self, model: Model, w: Float[Array, " params"], outputs: Float[Array, "n out"]) -> Direction:
-        # w' = -eta J^T dl/df. J is held here without its derivative, which `_slip` brings in.
+        # w' = -eta J^T dl/df. J is frozen here; `_slip` adds its derivative.
         residual = model.problem.loss.gradient(outputs, model.problem.y).reshape(-1)
         own, pushed = _slip(model, self, w, residual)
         return Direction(own, -residual, pushed - self.kernel @ residual)
 
     def change(self, velocity: Float[Array, " params"], moved: Direction, force: Direction) -> Direction:
-        # -A moved = eta J^T of the curvature, which is a lift: the velocity is kept as it is.
+        # -A moved = eta J^T curvature is a lift, so the velocity is kept unchanged as `own`.
         return self.direction(velocity, self.curvature(moved.pushed)) + -1.0 * force
 
     def push(self, v: Float[Array, " params"]) -> Float[Array, " outputs"]:
@@ -100,7 +100,7 @@ class KernelPart(AbstractLinearPart[Direction]):
 
     def direction(self, own: Float[Array, " params"], lifted: Float[Array, " outputs"]) -> Direction:
         """own + eta J^T lifted."""
-        # J eta J^T = K: what is lifted needs no pass through the network to be pushed.
+        # J eta J^T = K, so pushing `lifted` needs no pass through the network.
         return Direction(own, lifted, self.push(own) + self.kernel @ lifted)
 
     def vector(self, v: Direction) -> Float[Array, " params"]:
@@ -114,30 +114,29 @@ class KernelPart(AbstractLinearPart[Direction]):
         return jnp.einsum("nab,nb->na", self.root, q.reshape(self.root.shape[:2])).reshape(-1)
 
     def amplitudes(self, v: Direction) -> Float[Array, " modes"]:
-        """V^T S J v: v along the modes, times the roots of their rates."""
+        """V^T S J v: the components of v along the modes, times the square roots of their rates."""
         return self.vectors.T @ self.rescale(v.pushed)
 
     def over(self, *times: Float[Array, ""]) -> list[Span]:
         return [Span(time) for time in times]
 
     def combine(self, span: Span, terms: Sequence[Term]) -> Direction:
-        # The formula above. Terms are summed in the modes first, so that all of them share one lift.
+        # The formula above. Terms are summed over modes first, so they share one lift.
         decayed = [factor * phi(k + 1, -span.length * self.values) * self.amplitudes(v) for k, factor, v in terms]
         low = self.lifted(-span.length * sum(decayed, jnp.zeros_like(self.values)))
         return sum(((factor / math.factorial(k)) * v for k, factor, v in terms), low)
 
     def lifted(self, weights: Float[Array, " modes"]) -> Direction:
-        """eta J^T S V of some weights."""
+        """eta J^T S V weights."""
         lifted = self.rescale(self.vectors @ weights)
         return Direction(jnp.zeros_like(self.eta), lifted, self.kernel @ lifted)
 
     def curvature(self, pushed: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
-        """S V V^T S J v of a vector with the given J v: A v is -eta J^T of it."""
+        """S V V^T S J v for the given J v; A v is -eta J^T times it."""
         return self.rescale(self.vectors @ (self.vectors.T @ self.rescale(pushed)))
 
     def power(self, span: Span, v: Direction) -> Float[Array, ""]:
-        # For v = eta J^T lifted, as the force is.
-        # Outside of the modes A is 0, and the power there stays.
+        # Valid for v = eta J^T lifted, such as the force. Outside the modes A is 0 and the power is constant.
         outside, inside = self._powers(v)
         return outside + inside @ jnp.exp(-2 * span.length * self.values)
 
@@ -146,20 +145,20 @@ class KernelPart(AbstractLinearPart[Direction]):
         return span.length * (outside + inside @ phi(1, -2 * span.length * self.values))
 
     def inner(self, a: Direction, b: Direction) -> Float[Array, ""]:
-        """a . b, every parameter's product divided by its eta."""
-        # a.own . b.own/eta + p . J b + q . J a.own for the lifted p and q, where J a = J a.own + K p.
+        """a . b, each parameter's product divided by its eta."""
+        # a.own . b.own/eta + p . J b + q . J a.own with p = a.lifted and q = b.lifted, where J a = J a.own + K p.
         own = jnp.sum(jnp.where(self.eta > 0, a.own * b.own / nonzero(self.eta), 0))
         return own + a.lifted @ b.pushed + b.lifted @ (a.pushed - self.kernel @ a.lifted)
 
     def _powers(self, v: Direction) -> tuple[Float[Array, ""], Float[Array, " modes"]]:
-        """|v|^2 outside of the modes, and in each of them."""
-        # In a mode it is that of V^T S J v over the rate: eta^(1/2) J^T S V Lambda^(-1/2) has orthonormal columns.
+        """|v|^2 outside the modes, and in each mode."""
+        # In a mode it is (V^T S J v)^2 over the rate: eta^(1/2) J^T S V Lambda^(-1/2) has orthonormal columns.
         total, squares = self.inner(v, v), self.amplitudes(v) ** 2
-        # A rate that is rounding beside the largest says nothing of its mode: the quotient of two rounding errors.
+        # For a rate at rounding level of the largest, the quotient would be one of two rounding errors.
         moving = self.values > 10 * jnp.finfo(self.values.dtype).eps * jnp.max(self.values, initial=0.0)
         inside = jnp.where(moving, squares / jnp.where(moving, self.values, 1), 0)
         outside = total - jnp.sum(inside)
-        # A rounding error in this difference of nearly equal numbers would be multiplied by an unbounded time.
+        # Otherwise a rounding error in this difference of nearly equal numbers is multiplied by an unbounded time.
         return jnp.where(outside > 1e3 * jnp.finfo(total.dtype).eps * total, outside, 0), inside
 
     def _unravel(self, v: Float[Array, " params"]) -> PyTree:
@@ -170,8 +169,8 @@ class JacobianAndModes(NamedTuple):
     """The values known at the start of a step.
 
     Attributes:
-        jacobian: J, which the forward pass for the outputs at the same point gives as well.
-        modes: to start from.
+        jacobian: J, which shares its forward pass with the outputs at the same point.
+        modes: the modes to start from.
     """
 
     jacobian: LayeredJacobian | FunctionJacobian
@@ -179,7 +178,7 @@ class JacobianAndModes(NamedTuple):
 
 
 def frozen_jacobian(model: Model, w: Float[Array, " params"]) -> LayeredJacobian | FunctionJacobian:
-    """The Jacobian at some parameters, without derivatives."""
+    """The Jacobian at w, not differentiated."""
     model, w = _frozen((model, w))
     return jacobian(model.problem, model.params(w))
 
@@ -187,13 +186,13 @@ def frozen_jacobian(model: Model, w: Float[Array, " params"]) -> LayeredJacobian
 def kernel_part(
     problem: Problem, outputs: Float[Array, "n out"], h: Float[Array, ""], known: JacobianAndModes
 ) -> tuple[KernelPart, JacobianAndModes]:
-    """The kernel's part where the outputs are such, and the modes for the next step of about this length."""
-    # A method keeps its order whatever A is: no derivative goes through eigenvectors, which have none where rates meet.
+    """The linear part at these outputs, and the modes for a next step of about this size."""
+    # A method keeps its order whatever A is, so eigenvectors, which have no derivative at equal rates, are frozen.
     problem, outputs, held = _frozen((problem, outputs, known.jacobian))
     kernel = held.ntk(problem.eta)
     root = problem.loss.hessian_root(outputs, problem.y)
     size = outputs.size
-    # S K S, a block a c of outputs for each pair of samples i and j: S has blocks on its diagonal only.
+    # S K S, one block of outputs (a, d) for each pair of samples (i, j); S is block diagonal.
     weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root).reshape(size, size)
     vectors, values, found = modes(weighted, jax.lax.stop_gradient(h), known.modes)
     part = KernelPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values)
@@ -209,7 +208,7 @@ def _frozen(tree: PyTree) -> PyTree:
 def _slip(
     model: Model, part: KernelPart, w: Float[Array, " params"], residual: Float[Array, " outputs"]
 ) -> tuple[Float[Array, " params"], Float[Array, " outputs"]]:
-    """The velocity -eta dL/dw + eta J^T dl/df, and its product with J: both 0, but with derivatives that are not."""
+    """The velocity -eta dL/dw + eta J^T dl/df, and its product with J: both 0, but with nonzero derivatives."""
     del model, part
     return jnp.zeros_like(w), jnp.zeros_like(residual)
 
@@ -218,8 +217,8 @@ def _slip(
 def _slip_jvp(primals, tangents):
     model, part, w, residual = primals
     model_dot, _, w_dot, residual_dot = tangents
-    # The force is to have the derivative of the true velocity. `force` adds -eta J^T dl/df at fixed eta and J, which
-    # has that of dl/df already: here it is taken away.
+    # The force must have the derivative of the true velocity. `force` adds -eta J^T dl/df at fixed eta and J, which
+    # already contains the derivative of dl/df, so this part is subtracted here.
     velocity = lambda model, w: model.velocity(w)[0]
     _, own = eqx.filter_jvp(velocity, (model, w), (model_dot, w_dot))
     own = jnp.zeros_like(w) if own is None else own

@@ -1,4 +1,4 @@
-"""The part A of y' = A y + N(y) that an exponential method takes exactly, and what it needs of A."""
+"""The part A of y' = A y + N(y) that an exponential method solves exactly, and the operations it needs."""
 
 import abc
 import math
@@ -14,17 +14,17 @@ from jaxtyping import Array, Float, PyTree
 from .._core import flat_rates, Problem
 
 
-# Bounds of the first step, in units of the time in which the loss would fall to 0 at its initial speed.
+# Bounds of the first step, in units of the time in which the loss would reach 0 at its initial speed.
 SHORTEST, LONGEST = 0.2, 2.0
-# How much the outputs' velocity may change in the first step, relative to itself.
+# Relative change of the outputs' velocity that the first step may cause.
 TURN = 0.025
 
 
 class AbstractModel(eqx.Module):
-    """A system that a method follows: outputs and velocity as functions of all that moves.
+    """A system to integrate: outputs and velocity as functions of everything that moves.
 
     Attributes:
-        start: all that moves, at t = 0.
+        start: everything that moves, at t = 0.
     """
 
     start: eqx.AbstractVar[Float[Array, "*moving"]]
@@ -40,7 +40,7 @@ class AbstractModel(eqx.Module):
     @property
     @abc.abstractmethod
     def first_step(self) -> Float[Array, ""]:
-        """A length for the first step."""
+        """A size for the first step."""
 
 
 class Model(AbstractModel):
@@ -48,7 +48,7 @@ class Model(AbstractModel):
 
     Attributes:
         problem: the problem.
-        start: its parameters at t = 0, found once: XLA does not merge two copies of it that are moved out of a loop.
+        start: its parameters at t = 0, computed once: XLA does not merge two copies that it hoists out of a loop.
     """
 
     problem: Problem
@@ -78,18 +78,18 @@ class Model(AbstractModel):
     @property
     def first_step(self) -> Float[Array, ""]:
         velocity, speed = self.velocity(self.start)
-        # The time in which the loss would fall to 0 at its initial speed; 1 for a start at rest, which has none.
+        # The time in which the loss would reach 0 at its initial speed; 1 for a start at rest, which has no such time.
         loss = jnp.abs(self.problem.loss.value(self.outputs(self.start), self.problem.y))
         moving = (speed > 0) & (loss > 0)
         time = jnp.where(moving, loss / jnp.where(moving, speed, 1), 1)
-        # How much the velocity of outputs changes along a straight line, over the shortest of first steps, as the
-        # network is not linear. It grows with the time: `share` is when it comes to `TURN`.
+        # The change of the outputs' velocity along a straight line over the shortest first step, due to the
+        # nonlinearity of the network. It is proportional to the time, and reaches `TURN` at `share`.
         pushed = lambda w: jax.jvp(self.outputs, (w,), (velocity,))[1]
         straight = pushed(self.start)
         bent = jnp.linalg.norm(pushed(self.start + SHORTEST * time * velocity) - straight)
         share = TURN * SHORTEST * jnp.linalg.norm(straight) / jnp.where(bent > 0, bent, 1)
         length = jnp.where(bent > 0, jnp.clip(share, SHORTEST, LONGEST), LONGEST)
-        # The length of a step is a choice: the solution does not depend on it.
+        # The step size is a choice: the solution does not depend on it.
         return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
 
@@ -98,7 +98,7 @@ class Span(NamedTuple):
 
     Attributes:
         length: the time.
-        known: what a linear part works out of it once, for all that it does over that time.
+        known: values that a linear part computes once from the time, for all its operations over it.
     """
 
     length: Float[Array, ""]
@@ -120,40 +120,40 @@ class Term(NamedTuple):
 class AbstractLinearPart(eqx.Module, Generic[V]):
     """A and its functions, frozen at one point w.
 
-    No derivative passes through it: a method keeps its order whatever A is.
+    It is not differentiated: a method keeps its order whatever A is.
     """
 
     @abc.abstractmethod
     def force(self, model: Any, w: Float[Array, "*moving"], outputs: Float[Array, "n out"]) -> V:
-        """w' at the point itself, with its derivatives; `outputs` are those at w."""
+        """w' at the point itself, differentiable; `outputs` are the outputs at w."""
 
     @abc.abstractmethod
     def change(self, velocity: Float[Array, "*moving"], moved: V, force: V) -> V:
-        """N(w + moved) - N(w) = velocity - force - A moved, if the velocity is that at w + moved."""
+        """N(w + moved) - N(w) = velocity - force - A moved, where `velocity` is taken at w + moved."""
 
     @abc.abstractmethod
     def over(self, *times: Float[Array, ""]) -> list[Span]:
-        """The spans that the methods below need of each time, worked out for all of them at once."""
+        """The spans that the methods below take, computed for all times at once."""
 
     @abc.abstractmethod
     def combine(self, span: Span, terms: Sequence[Term]) -> V:
-        """The sum of factor phi_k(time A) v over all terms, by one pass through A; k = 0 is the exponential."""
+        """The sum of factor phi_k(time A) v over all terms, in one pass through A; k = 0 is the exponential."""
 
     @abc.abstractmethod
     def vector(self, v: V) -> Float[Array, "*moving"]:
-        """The vector as `AbstractModel.start` is."""
+        """The vector in the form of `AbstractModel.start`."""
 
     @abc.abstractmethod
     def pushed(self, v: V) -> Float[Array, "n out"]:
-        """J v: by how much it moves the outputs."""
+        """J v, the change of the outputs along v."""
 
     @abc.abstractmethod
     def power(self, span: Span, v: V) -> Float[Array, ""]:
-        """|exp(time A) v|^2, every parameter's square divided by its eta."""
+        """|exp(time A) v|^2, each parameter's square divided by its eta."""
 
     @abc.abstractmethod
     def spent(self, span: Span, v: V) -> Float[Array, ""]:
-        """The integral of `power` from 0 to a time."""
+        """The integral of `power` from 0 to the time of the span."""
 
 
 def integrated(weight: Sequence[tuple[int, float | Array]]) -> float | Array:

@@ -1,8 +1,8 @@
-r"""Damped oscillators exactly: the functions $\varphi_k$ of the matrices that move them.
+r"""Exact solutions of damped oscillators: the functions $\varphi_k$ of their matrices.
 
-With momentum a mode of rate $\lambda$ follows $w' = p/\tau$, $p' = -\lambda w - p/\tau$. Over a time t its matrix has
-the eigenvalues $z_\pm = -x \pm \sqrt{x^2 - \lambda t^2/\tau}$, $x = t/(2\tau)$, and any function of it is
-$\varphi(z_+) + \varphi[z_+, z_-] (Z - z_+)$ with the divided difference, also where both are equal.
+With momentum a mode of rate $\lambda$ follows $w' = p/\tau$, $p' = -\lambda w - p/\tau$. Over a time t its matrix Z has
+the eigenvalues $z_\pm = -x \pm \sqrt{x^2 - \lambda t^2/\tau}$, $x = t/(2\tau)$. A function of Z is $\varphi(z_+) +
+\varphi[z_+, z_-] (Z - z_+)$ with the divided difference, even where both eigenvalues are equal.
 """
 
 import math
@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Array, Complex, Float
 
 
-_NEAR = 2.0  # for smaller |z| the recursion of phi_k cancels, and its Taylor series is used
-_TERMS = 25  # 2^24/24! is below the rounding of float64
+_NEAR = 2.0  # for smaller |z| the recursion of phi_k cancels, so its Taylor series is used
+_TERMS = 25  # 2^24/24! is below the rounding error of float64
 
 
 class Responses(NamedTuple):
-    """The four entries of functions of each mode's matrix, one row per function; `p_to_w` is what p adds to w."""
+    """The four entries of functions of each mode's matrix, one row per function; `p_to_w` maps p to w."""
 
     w_to_w: Float[Array, "k modes"]
     p_to_w: Float[Array, "k modes"]
@@ -28,15 +28,15 @@ class Responses(NamedTuple):
 
 
 def responses(highest: int, time: Float[Array, ""], tau: Float[Array, ""], rates: Float[Array, " modes"]) -> Responses:
-    """phi_0, phi_1, ... up to a highest, of the matrices of modes with these rates >= 0, over a time."""
+    """phi_0, ..., phi_highest of the matrices of modes with these rates >= 0, over the given time."""
     speed, half = jax.lax.stop_gradient((rates / tau, 1 / (2 * tau)))
     split = _root(half**2 - speed)
     fast = -_complex(time) * (_complex(half) + split)
-    # From the product of both eigenvalues, which is known: the difference -half + split would cancel.
+    # From the known product of the eigenvalues: the difference -half + split would cancel.
     slow = -_complex(time * speed) * _inverse(_complex(half) + split)
     value, slope = _functions(highest, slow, fast, _complex(time) * split)
     # value + slope (Z - slow), with Z = t [[0, 1/tau], [-rate, -1/tau]] and slow + fast = -t/tau. Eigenvalues are real
-    # or a conjugate pair, so that imaginary parts are rounding.
+    # or a conjugate pair, so imaginary parts are rounding errors.
     return Responses(
         (value - slope * slow[None]).real,
         slope.real * (time / tau),
@@ -48,21 +48,21 @@ def responses(highest: int, time: Float[Array, ""], tau: Float[Array, ""], rates
 def _functions(
     highest: int, slow: Complex[Array, " modes"], fast: Complex[Array, " modes"], half: Complex[Array, " modes"]
 ) -> tuple[Complex[Array, "k modes"], Complex[Array, "k modes"]]:
-    """phi_k(slow), and (phi_k(slow) - phi_k(fast))/(slow - fast), where `half` is half of that difference.
+    """phi_k(slow), and (phi_k(slow) - phi_k(fast))/(slow - fast), where `half` is (slow - fast)/2.
 
-    No real part is positive, and |slow| <= |fast| up to rounding. XLA may round a size once more, and otherwise, where
-    it is used again: what is near by one rounding and far by another has good numbers from both ways.
+    No real part is positive, and |slow| <= |fast| up to rounding. XLA may recompute |z|^2 where it is reused and round
+    it differently, so both formulas must be accurate for values that are on either side of the border.
     """
     near, both_near = (_square(z) < _NEAR**2 for z in (slow, fast))
     hardly, both_hardly = (_square(z) < 2 * _NEAR**2 for z in (slow, fast))
     early = _polynomial(_taylor(highest), jnp.where(hardly, slow, 0), jnp.where(both_hardly, fast, 0))
-    # phi_(k-1)(z) = z phi_k(z) + 1/(k-1)!, whose divided difference is phi_k(slow) + fast phi_k[slow, fast] (Leibniz).
-    # Elsewhere the recursion of phi_k, and the same for divided differences.
+    # Elsewhere the recursion phi_(k-1)(z) = z phi_k(z) + 1/(k-1)! and its divided difference, phi_k(slow) + fast
+    # phi_k[slow, fast] (Leibniz).
     well, both_well = (_square(z) < _NEAR**2 / 2 for z in (slow, fast))
     far = jnp.where(well, -_NEAR, slow)
     fast, half = jnp.where(both_well, -_NEAR, fast), jnp.where(both_well, 0, half)
     values, slopes = [jnp.exp(far)], [_exponential(jnp.where(both_well, -_NEAR, slow), fast, half)]
-    # Numbers of the other way are replaced before, not after: a NaN of what is not chosen would spoil derivatives.
+    # Inputs of the branch that is not chosen are replaced before it is evaluated: a NaN there would spoil derivatives.
     over_far, over_fast = _inverse(far), _inverse(fast)
     for k in range(1, highest + 1):
         values.append((values[-1] - 1 / math.factorial(k - 1)) * over_far)
@@ -76,8 +76,8 @@ def _exponential(
     """The divided difference of exp: exp((slow + fast)/2) sinh(half)/half."""
     size = _square(half)
     small, large = jnp.where(size < 2, half, 0), jnp.where(size < 0.5, 1, half)
-    (ratio,), _ = _polynomial(_SINH, small**2, small)  # of its differences to anywhere nothing is used
-    # Near half = 0 the quotient of differences would cancel; far from it sinh(half) would overflow where both
+    (ratio,), _ = _polynomial(_SINH, small**2, small)  # the divided difference is not used
+    # Near half = 0 the quotient of differences would cancel; far from it sinh(half) could overflow although both
     # exponentials are small.
     return jnp.where(
         size < 1, jnp.exp((slow + fast) / 2) * ratio, (jnp.exp(slow) - jnp.exp(fast)) / 2 * _inverse(large)
@@ -85,7 +85,7 @@ def _exponential(
 
 
 def _root(x: Float[Array, " modes"]) -> Complex[Array, " modes"]:
-    """The square root of a real number; that of a complex one compiles to a hundred operations."""
+    """The complex square root of a real number; a general complex root compiles to a hundred operations."""
     root = jnp.sqrt(jnp.abs(x))
     return jax.lax.complex(jnp.where(x > 0, root, 0), jnp.where(x > 0, 0, root))
 
@@ -100,18 +100,18 @@ def _square(z: Complex[Array, " modes"]) -> Float[Array, " modes"]:
 
 
 def _inverse(z: Complex[Array, " modes"]) -> Complex[Array, " modes"]:
-    """1/z: division of complex numbers takes long to compile."""
+    """1/z; complex division is slow to compile."""
     return jax.lax.complex(z.real / _square(z), -z.imag / _square(z))
 
 
 def _polynomial(
     coefficients: np.ndarray, one: Complex[Array, " modes"], two: Complex[Array, " modes"]
 ) -> tuple[Complex[Array, "rows modes"], Complex[Array, "rows modes"]]:
-    """Polynomials, a row of coefficients each: values at a point, and divided differences to another, by Horner."""
+    """Polynomials, one per row of coefficients: values at `one` and divided differences to `two`, by Horner."""
 
     def further(_: Any, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         value, slope, left = at
-        # p(x) = x q(x) + c has p[one, two] = q(one) + two q[one, two]. Coefficients pass by, the highest first.
+        # p(x) = x q(x) + c has p[one, two] = q(one) + two q[one, two]. Coefficients roll by, the highest first.
         return value * one[None] + left[:, -1:], slope * two[None] + value, jnp.roll(left, 1, axis=1)
 
     zero = jnp.zeros((len(coefficients), *one.shape), one.dtype)

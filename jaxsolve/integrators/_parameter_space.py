@@ -1,4 +1,4 @@
-"""Gradient flow of few parameters, with its whole curvature taken exactly."""
+"""Gradient flow with few parameters, whose full curvature is treated exactly."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
 class ParameterSpace(AbstractExponential):
     r"""An exponential Runge-Kutta method for gradient flow of a network with few parameters P.
 
-    Every step takes $A = -\eta \nabla^2 L$ at its start exactly, through the P by P Hessian's eigenvectors, and an
-    explicit method does the rest (an exponential Rosenbrock method). If the training set has more outputs than the
-    network has parameters, as for teachers and students, it is cheaper than `js.integrators.FunctionSpace`. Its steps
-    also grow without bound where a residual is left: there the curvature of the network itself matters, which the
-    kernel does not contain.
+    Every step treats $A = -\eta \nabla^2 L$ at its start exactly, through the eigenvectors of the P by P Hessian. An
+    explicit method handles the rest (an exponential Rosenbrock method). It is cheaper than
+    `js.integrators.FunctionSpace` if the training set has more outputs than the network has parameters, as for teachers
+    and students. Its steps grow without bound even where a residual remains: there the curvature of the network itself
+    matters, which the kernel lacks.
 
-    With diffrax it is used like `js.integrators.FunctionSpace`. Memory: two matrices of P by P.
+    With diffrax it is used like `js.integrators.FunctionSpace`. Memory: two P by P matrices.
 
     Arguments:
         problem: the problem; None leaves that to `js.GradientFlow`.
@@ -37,8 +37,8 @@ class ParameterSpace(AbstractExponential):
 
     Raises:
         ValueError: used without a problem; the loss cannot be differentiated twice.
-        TypeError: used on another state than `start`.
-        RuntimeError: diffrax is given other terms, or a last time before the first.
+        TypeError: used on a state other than `start`.
+        RuntimeError: diffrax is given other terms, or a final time before the initial one.
     """
 
     problem: Problem | None = None
@@ -50,7 +50,7 @@ class ParameterSpace(AbstractExponential):
 
     @property
     def gradients(self) -> int:
-        # A column of the Hessian counts as one.
+        # Each column of the Hessian counts as one.
         return self.tableau.evaluations + 1 + self.model.start.size
 
     @property
@@ -58,7 +58,7 @@ class ParameterSpace(AbstractExponential):
         return 0
 
     def known(self, y0: Flowing) -> Float[Array, ""]:
-        return jnp.zeros((), y0.outputs.dtype)  # nothing, but diffrax's state must be an array to carry an error
+        return jnp.zeros((), y0.outputs.dtype)  # a placeholder: diffrax's state must hold an array to carry an error
 
     def linear_part(
         self, model: Model, y0: Flowing, h: Float[Array, ""], known: Float[Array, ""]

@@ -1,4 +1,4 @@
-r"""Exponential Runge-Kutta methods as tables of numbers.
+r"""Exponential Runge-Kutta methods as tables of coefficients.
 
 For $y' = A y + N(y)$ with $F = A y_n + N(y_n)$ and $D_j = N(U_j) - N(y_n)$, the stages and the step are
 
@@ -6,8 +6,9 @@ $U_i = y_n + c_i h \varphi_1(c_i h A) F + h \sum_{j<i} \sum_k a_{ijk} \varphi_k(
 $y(t_n + \theta h) = y_n + \theta h \varphi_1(\theta h A) F
     + h \sum_j \sum_k b_{jk} \theta^k \varphi_k(\theta h A) D_j.$
 
-The second is the step at $\theta = 1$, and the dense output before: the exact solution of $y' = A y + p$, where the
-weights b are the moments of the polynomial p (Hochbruck & Ostermann 2010, "Exponential integrators", section 2).
+The second is the step at $\theta = 1$ and the dense output for $\theta < 1$: the exact solution of $y' = A y + p$,
+where the weights b are the moments of the polynomial p (Hochbruck & Ostermann 2010, "Exponential integrators", section
+2).
 """
 
 import abc
@@ -25,7 +26,7 @@ class AbstractTableau(abc.ABC):
     """One method.
 
     Attributes:
-        order: of the step; for stiff problems too, but for `KROGSTAD`.
+        order: order of the step, for stiff problems too except for `KROGSTAD`.
         error_order: power of h in the error estimate.
     """
 
@@ -35,23 +36,23 @@ class AbstractTableau(abc.ABC):
     @property
     @abc.abstractmethod
     def evaluations(self) -> int:
-        """Gradient evaluations of one step, without that at its start."""
+        """Gradient evaluations of one step, excluding the one at its start."""
 
     @property
     def highest(self) -> int:
-        """The largest k of its phi_k."""
+        """The largest k of the phi_k it uses."""
         numbers = self.at(0.0)
         weights = [weight for row in (*numbers.stages, numbers.step, numbers.error) for weight in row]
         return max([1, *(k for weight in weights for k, _ in weight)])
 
     @abc.abstractmethod
     def at(self, passed: Number) -> "ExponentialTableau":
-        """The numbers for a step before which a part `passed` of the time up to its end has gone by."""
+        """The coefficients for a step; `passed` is its start over its end, both counted from the start of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ExponentialTableau(AbstractTableau):
-    """One method whose numbers are always the same.
+    """A method with constant coefficients.
 
     Attributes:
         order, error_order: as for every method.
@@ -78,10 +79,9 @@ class ExponentialTableau(AbstractTableau):
 
 
 def _three_stages(last: Number) -> ExponentialTableau:
-    # With c_2 = 1/2 the weight of the last stage, c_3^2/c_2, is 2 c_3^2.
-    # N is taken for linear between its values at 0 and the last node. The error estimate compares that with its values
-    # at 0 and 1/2, and is what its curvature would be if the last node were 2/3.
-    # For N = t^2/2 the difference is (c_3 - 1/2)/2 phi_2; so scaled it is phi_2/12 for every c_3.
+    # With c_2 = 1/2 the weight of the last stage, c_3^2/c_2, is 2 c_3^2. N is interpolated linearly between 0 and the
+    # last node. The error estimate compares this with interpolation between 0 and 1/2, scaled as if the last node were
+    # 2/3: for N = t^2/2 the difference is (c_3 - 1/2)/2 phi_2, which scales to phi_2/12 for every c_3.
     scale = 1 / (6 * last - 3)
     return ExponentialTableau(
         order=3,
@@ -94,17 +94,17 @@ def _three_stages(last: Number) -> ExponentialTableau:
 
 
 HOCHBRUCK_OSTERMANN_3 = _three_stages(2 / 3)
-"""Three stages, order 3 also where stiff (Hochbruck & Ostermann 2005, eq. 5.8 with c_2 = 1/2)."""
+"""Three stages, order 3 even for stiff problems (Hochbruck & Ostermann 2005, eq. 5.8 with c_2 = 1/2)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LogTime(AbstractTableau):
     """`HOCHBRUCK_OSTERMANN_3` for dynamics that unfold in logarithmic time, as learning does.
 
-    In a step that is long compared with the time before it, what is not taken exactly grows fast at first and slowly
-    later. A straight line through a point earlier than 2/3 then has the right mean. The last node is 7/12 for a step
-    from t = 0 and goes to 2/3 as steps get short against t. Errors of whole runs are 2 to 5 times smaller; with equal
-    steps h they fall like h^3 log(1/h).
+    In a step that is long compared with the time before it, N changes fast at first and slowly later. A straight line
+    through a point earlier than 2/3 then has the right mean. The last node is 7/12 for a step from t = 0 and tends to
+    2/3 as steps become short compared with t. Errors of whole runs are 2 to 5 times smaller; with equal steps h they
+    fall like h^3 log(1/h).
     """
 
     order: int = 3
@@ -129,4 +129,4 @@ KROGSTAD = ExponentialTableau(
     step=(((2, 2.0), (3, -4.0)), ((2, 2.0), (3, -4.0)), ((2, -1.0), (3, 4.0))),
     error=(((2, 2.0), (3, -4.0)), ((2, -2.0), (3, 4.0)), ()),
 )
-"""Four stages, order 4, 3 where stiff (Krogstad 2005, eq. 51). The error estimate compares its two midpoints."""
+"""Four stages, order 4, stiff order 3 (Krogstad 2005, eq. 51). The error estimate compares its two midpoints."""
