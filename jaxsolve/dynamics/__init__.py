@@ -1,4 +1,4 @@
-"""Dynamics that march (gradient flow and descent), and the flows under a kernel that does not move."""
+"""Dynamics that march (gradient flow and descent), and flows under a fixed kernel."""
 
 from ._limits import limits as limits, WidthLimit as WidthLimit
 from .descent._descent import Descent as Descent

@@ -7,17 +7,17 @@ from .._results import RESULTS
 
 
 class AbstractApproximation(AbstractChoice):
-    """A choice that describes some problems only."""
+    """A choice that describes only some problems."""
 
     @abc.abstractmethod
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """The assumptions that it makes about a problem, whatever its loss."""
+        """The assumptions made about a problem, whatever its loss."""
 
     def check(self, problem: Problem) -> Validity:
-        """Says whether it describes a problem, whatever its loss, and by how much each assumption is missed."""
+        """Whether it describes a problem, whatever its loss, and by how much each assumption is violated."""
         return Validity(self.assumptions(problem))
 
     def judged(self, problem: Problem, result: RESULTS) -> RESULTS:
-        """The result of a run: not applicable where an assumption fails, which may be known by traced numbers only."""
+        """The result of a run, or "not applicable" where an assumption fails, which may depend on traced values."""
         result = RESULTS.where(self.check(problem).applies, result, RESULTS.not_applicable)
         return RESULTS.where(problem.valid, result, RESULTS.invalid)

@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Names that other subpackages use and users do not."""
 
 from .descent._optimizer import Optimizer as Optimizer
 from .flow._flow import AbstractFlow as AbstractFlow

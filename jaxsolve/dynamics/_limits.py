@@ -1,4 +1,4 @@
-"""The limit of infinite width that describes a network."""
+"""The infinite-width limit that describes a network."""
 
 import enum
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from .wide._rich_limit import RichLimit
 
 
 class WidthLimit(enum.Enum):
-    """The fate of a network whose width grows while its normal form keeps its powers of the width.
+    """The behavior of a network as its width grows, with the powers of the width in its normal form held fixed.
 
     Example:
         >>> js.dynamics.WidthLimit.RICH.value
@@ -28,13 +28,13 @@ class WidthLimit(enum.Enum):
 
 
 class Limits(NamedTuple):
-    """The result of `js.limits`; exponents are logarithms to the base of the width N, so prefactors count too.
+    """The result of `js.limits`; exponents are logarithms to base N, the width, so they include prefactors.
 
     Attributes:
         kind: the limit.
-        richness: 1/(gamma m_L N sigma_L); features move by about its square times what outputs move.
+        richness: 1/(gamma m_L N sigma_L); features move by about its square times the motion of the outputs.
         richness_exponent: 0 in the rich limit, -1/2 in the lazy one.
-        speed_exponent: of the initial NTK per product of inputs; 0 where outputs move in a time of order 1.
+        speed_exponent: that of the initial NTK per product of inputs; 0 where outputs move in a time of order 1.
         width: N.
     """
 
@@ -46,7 +46,7 @@ class Limits(NamedTuple):
 
     @property
     def dynamics(self) -> RichLimit | InfiniteWidth:
-        """The dynamics of this limit; raises ValueError where outputs do not move in a time of order 1."""
+        """The dynamics of this limit; raises ValueError if outputs do not move in a time of order 1."""
         if self.kind in (WidthLimit.FROZEN, WidthLimit.UNSTABLE):
             raise ValueError(
                 f"there is no limit in which {self.kind.value}: the speed is N^{self.speed_exponent:.2f} at width "
@@ -62,14 +62,14 @@ class Limits(NamedTuple):
 
 
 def limits(problem: Problem) -> Limits:
-    """The limit of infinite width that describes a problem's network, and the exponents that tell it.
+    """The infinite-width limit that describes a problem's network, and the exponents that determine it.
 
-    A network has one width and tells no limit, so its numbers decide: each is read as a power of the width, and the
-    nearest limit is taken. Rich and lazy part at a richness of N^(-1/4), frozen and unstable at a speed of N^(-1/2)
-    and N^(1/2).
+    A single network has one width and no limit, so each of its numbers is read as a power of the width, and the nearest
+    limit is taken. The border between rich and lazy is a richness of N^(-1/4); a speed below N^(-1/2) is frozen and one
+    above N^(1/2) unstable.
 
     Arguments:
-        problem: with a dense network of two or more neurons.
+        problem: a problem with a dense network of two or more neurons.
 
     Example:
         >>> data = jnp.eye(2), jnp.array([[1.0], [-1.0]])
@@ -102,10 +102,10 @@ def limits(problem: Problem) -> Limits:
         raise TypeError("limits need the numbers of a network, which are traced here; call it outside of jit and vmap")
     if units < 2:
         raise ValueError("the exponents of a network with a single neuron are not known; give it more")
-    # The speed may be 0, whose power of the width is -inf.
+    # The speed may be 0, whose exponent is -inf.
     with np.errstate(divide="ignore"):
         powers = [float(np.log(number) / np.log(units)) for number in (richness, speed)]
-    # Half way between the exponents of the two limits, 0 and -1/2.
+    # Halfway between the exponents of the two limits, 0 and -1/2.
     kind = WidthLimit.RICH if powers[0] > -0.25 else WidthLimit.LAZY
     if powers[1] > 0.5:
         kind = WidthLimit.UNSTABLE

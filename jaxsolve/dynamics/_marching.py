@@ -1,6 +1,6 @@
-"""Shared parts of all dynamics that go step by step: what they save, where they stop, and their clock.
+"""Shared parts of all marches: saving, stopping, and their clock.
 
-Time t is gradient-flow time: theta_l' = -eta_l dL/dtheta_l with L an average over samples.
+Time t is gradient-flow time: theta_l' = -eta_l dL/dtheta_l, where L is an average over samples.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from ..until import AbstractCondition
 def nearest_step(
     t: Float[Array, "..."], per_step: Float[Array, ""], last: int
 ) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
-    """The step nearest to time t, and when it ends; beyond the last step `last + 1`, and t itself."""
-    reachable = t < per_step * (last + 1)  # the count of what is not may exceed all integers
+    """The step nearest to time t, and its time; past the last step, `last + 1` and t itself."""
+    reachable = t < per_step * (last + 1)  # otherwise the count may overflow an integer
     step = jnp.where(reachable, jnp.round(jnp.where(reachable, t, 0) / per_step).astype(int), last + 1)
     return step, jnp.where(step > last, t, time_at(step, per_step))
 
@@ -34,9 +34,9 @@ def time_at(step: Int[Array, "..."], per_step: Float[Array, ""]) -> Float[Array,
 def later(
     t: Float[Array, ""], lost: Float[Array, ""], passed: Float[Array, "*steps"]
 ) -> tuple[Float[Array, "*steps"], Float[Array, "*steps"]]:
-    """t + passed, and what that loses by rounding, given what t has lost: a compensated sum (Kahan).
+    """t + passed, and its accumulated rounding error, given the one of t: a compensated sum (Kahan).
 
-    A million rates, added up in float32, would round the same way again and again.
+    Summing a million rates in float32 would round in the same direction again and again.
     """
     passed = passed - lost
     end = t + passed
@@ -51,12 +51,12 @@ def check_until(until: Any) -> AbstractCondition | None:
 
 
 def at_last_time(until: AbstractCondition | None) -> RESULTS:
-    """The result of a run that reached its last time."""
+    """The result of a run that has reached its last time."""
     return RESULTS.successful if until is None else RESULTS.max_time
 
 
 def is_met(until: AbstractCondition | None, view: Callable[[], View]) -> Bool[Array, ""]:
-    """True if the condition is met; False, with nothing computed, if there is none."""
+    """True if the condition is met; False, with nothing computed, if there is no condition."""
     if until is None:
         return jnp.array(False)
     value = until.value(view())
@@ -66,19 +66,19 @@ def is_met(until: AbstractCondition | None, view: Callable[[], View]) -> Bool[Ar
 
 
 def chosen(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    """The one or the other of two pytrees of the same structure."""
+    """`new` where `pred` is true, else `old`: pytrees of the same structure."""
     return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)
 
 
-# One step may pass this many requested times; a longer step is cut short at the next one after them. Writing a fixed
-# number of rows, most of them dropped, keeps lanes of a batch in step without copying the whole buffer.
+# The number of requested times that one step may pass; a longer step is cut at the last of them. Writing a fixed number
+# of rows, most of which are dropped, lets the lanes of a batch advance together without copying the whole buffer.
 PER_STEP = 8
 
 
 class Saves(eqx.Module):
-    """The requested times (sorted, the last ones possibly inf), and the parameters saved so far.
+    """The requested times (sorted, possibly ending in inf), and the parameters saved so far.
 
-    Slots from `slot` on are still to come and hold NaN.
+    Slots from `slot` on are not filled yet and hold NaN.
     """
 
     times: Float[Array, " times"]
@@ -90,7 +90,7 @@ class Saves(eqx.Module):
         return self.slot >= self.times.shape[0]
 
     def limit(self, count: int) -> Float[Array, ""]:
-        """The time of the `count`-th slot still to come (the last one if fewer are left): how far a step may go."""
+        """The time of the `count`-th unfilled slot (the last one if fewer are left), which a step must not pass."""
         return self.times[jnp.minimum(self.slot + count - 1, self.times.shape[0] - 1)]
 
     def write(
@@ -98,7 +98,7 @@ class Saves(eqx.Module):
     ) -> "Saves":
         """Fills the next slots (at most `count`) whose times are at or before `reached` with `evaluate(time)`.
 
-        All slots at once, or those that are due one by one, where evaluations are dear.
+        Evaluates all slots at once, or with `one_by_one` only those due, for expensive evaluations.
         """
         total = self.times.shape[0]
         slots = self.slot + jnp.arange(count)
@@ -111,12 +111,12 @@ class Saves(eqx.Module):
             return jax.lax.cond(wanted, lambda: evaluate(time), lambda: nothing)
 
         def all_rows():
-            # Slots that are not due are evaluated at the end of the step, where the interpolant holds, and dropped.
+            # Slots that are not due are evaluated at the end of the step, where the interpolant is valid, and dropped.
             where = jnp.where(due, times, reached)
             return jax.lax.map(row, (where, due)) if one_by_one else jax.vmap(evaluate)(where)
 
         no_rows = lambda: jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), nothing)
-        # A branch, so that single runs interpolate only in steps that pass a requested time.
+        # A branch, so that an unbatched run interpolates only in steps that pass a requested time.
         rows = jax.lax.cond(jnp.any(due), all_rows, no_rows)
         target = jnp.where(due, slots, total)  # out of range: dropped
         saved = jax.tree.map(lambda buffer, row: buffer.at[target].set(row, mode="drop"), self.saved, rows)
@@ -124,14 +124,14 @@ class Saves(eqx.Module):
 
 
 def empty_saves(times: Float[Array, " times"], params: PyTree) -> Saves:
-    """Nothing saved yet."""
-    # Counts, of an optimizer's steps, have no NaN.
+    """Buffers for these times, with nothing saved yet."""
+    # Integer leaves, such as an optimizer's step count, have no NaN.
     nothing = lambda leaf: jnp.nan if jnp.issubdtype(leaf.dtype, jnp.inexact) else 0
     saved = jax.tree.map(lambda leaf: jnp.full((times.shape[0], *leaf.shape), nothing(leaf), leaf.dtype), params)
     return Saves(times, saved, jnp.zeros((), int))
 
 
 def hold(saves: Saves, params: PyTree, after: Bool[Array, " times"]) -> PyTree:
-    """The saved parameters, with `params` at the times marked."""
+    """The saved parameters, with `params` at the marked times."""
     mark = lambda leaf: after.reshape(after.shape + (1,) * (leaf.ndim - 1))
     return jax.tree.map(lambda leaf, p: jnp.where(mark(leaf), p[None], leaf), saves.saved, params)

@@ -20,34 +20,34 @@ from ._system import AbstractSystem, ExponentialSystem, ParameterSystem
 class GradientFlow(AbstractFlow, AbstractChoice):
     """theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax.
 
-    Without an integrator it takes the one that is predicted to need the fewest operations until the last time, by one
-    rule in `js.solve`, `js.compare`, `js.sweep`, `jax.jit` and `jax.vmap`, on every device: of `diffrax.Tsit5`,
-    `integrators.ParameterSpace` (up to 500 parameters, if there are no more than outputs), `integrators.FunctionSpace`
-    (up to 4 GB, whatever memory there is) and `integrators.RungeKuttaChebyshev`. The prediction is the stiffness near
-    the start times that time, and the cost of a step. Where time ends in inf, and for plain `losses.Hinge`, sizes
-    decide: Tsit5 serves up to 16 outputs on the training set (n c), of other losses, and a stiff method more; so they
-    do where a flow is stepped by hand. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
+    Without an integrator, the one with the fewest predicted operations up to the last time is chosen, by the same rule
+    in `js.solve`, `js.compare`, `js.sweep`, `jax.jit` and `jax.vmap`, on every device. Candidates are `diffrax.Tsit5`,
+    `integrators.ParameterSpace` (up to 500 parameters, and no more than outputs), `integrators.FunctionSpace` (up to 4
+    GB, whatever the memory) and `integrators.RungeKuttaChebyshev`. The prediction uses the stiffness near the start
+    times the last time, and the cost of a step. Sizes alone decide if time ends in inf, for plain `losses.Hinge`, and
+    in manual stepping: Tsit5 up to 16 outputs on the training set (n c), except for plain hinge, and a stiff method
+    above. `docs/how-to-choose.md` gives the reasons; `traj.stats.integrator` names the choice.
 
-    With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
+    With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for attainable accuracy.
 
     Arguments:
         integrator: any adaptive diffrax solver of ordinary differential equations; None lets the problem choose.
         rtol, atol: tolerances of a step. None takes 1e-6 and 1e-9 per parameter (float32: 1e-4 and 1e-7).
-            `FunctionSpace` and `ParameterSpace` measure errors by whole vectors, relative to how far parameters and
-            outputs have moved: their default rtol is 1e-4, with kinks 1e-2, and they have no atol.
+            `FunctionSpace` and `ParameterSpace` measure errors of whole vectors, relative to the displacement of the
+            parameters and to the outputs: their default rtol is 1e-4 (with kinks 1e-2), and they have no atol.
             `RungeKuttaChebyshev` takes 1e-5 and 1e-7 (with kinks, or in float32: 1e-4 and 1e-6).
         until: stops the run when met, located within the step; with it `ts` may end in inf.
-        max_steps: accepted and rejected steps before the run is given up.
-        land_on_ts: step exactly on every requested time instead of interpolating. Reference runs do: an interpolant is
-            often of lower order than its solver.
+        max_steps: most accepted and rejected steps; the run is then stopped.
+        land_on_ts: step exactly on every requested time instead of interpolating. Useful for reference runs: an
+            interpolant is often of lower order than its solver.
 
     Raises:
-        ValueError: the integrator gives no error estimate or is not for ordinary differential equations, a tolerance
-            is not positive; when used, the network's scaling is for Adam.
-        TypeError: the integrator is no diffrax solver, `until` no condition.
+        ValueError: the integrator gives no error estimate or is not for ordinary differential equations; a tolerance is
+            not positive; when used, the network's scaling is for Adam.
+        TypeError: the integrator is not a diffrax solver, or `until` is not a condition.
 
     Warns:
-        UserWarning: rtol is finer than the problem's dtype serves.
+        UserWarning: rtol is too fine for the problem's dtype.
 
     Example:
         >>> net = js.nets.MLP(
@@ -60,11 +60,11 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         >>> print(f"{run['loss'][1]:.2f}", run.stats.integrator)
         0.10 Tsit5
 
-    With momentum: `js.MomentumFlow`. In steps of a given rate: `js.Descent`. In closed form: `js.exact`.
+    See also `js.MomentumFlow` (with momentum), `js.Descent` (steps of a given rate) and `js.exact` (closed form).
     """
 
     integrator: diffrax.AbstractSolver | None
-    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    rtol: float | None = eqx.field(static=True)  # only changes values, but is never swept
     atol: float | None = eqx.field(static=True)
     until: AbstractCondition | None
     max_steps: int = eqx.field(static=True)
@@ -92,7 +92,7 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         return "GradientFlow" if self.integrator is None else f"GradientFlow({type(self.integrator).__name__})"
 
     def ways(self, problem: Problem) -> "tuple[GradientFlow, ...]":
-        """The same flow with each integrator that may be chosen, or with its own."""
+        """The same flow with each integrator that may be chosen, or with its own integrator."""
         del problem
         if self.integrator is not None:
             return (self,)

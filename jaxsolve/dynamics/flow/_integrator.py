@@ -15,12 +15,12 @@ from ...nets import AbstractDense
 
 
 class ParameterNorm(eqx.Module):
-    """The root mean square over a network's own parameters, of a state whose last number is an energy.
+    """The root mean square over a network's own parameters, for a state whose last entry is an energy.
 
-    Zeros behind a padded network would hide errors among them.
+    Averaging over the zeros that pad a network would hide errors.
 
     Attributes:
-        padding: how many parameters the arrays hold, over how many the network has.
+        padding: number of parameters in the arrays, over the number in the network.
     """
 
     padding: float | Float[Array, ""]
@@ -29,12 +29,12 @@ class ParameterNorm(eqx.Module):
         self.padding = problem.net.padding if isinstance(problem.net, AbstractDense) else 1.0
 
     def __call__(self, y: Float[Array, " state"]) -> Float[Array, ""]:
-        # A mean over all entries, most of them 0 behind a padded network, times their number over that of its own.
+        # A mean over all entries, of which a padded network has many zeros, rescaled to the network's own parameters.
         return optx.rms_norm(y[:-1]) * self.padding**0.5
 
 
 def check_integrator(integrator: Any) -> diffrax.AbstractSolver:
-    """Returns the integrator if it is an adaptive solver of ordinary differential equations, else raises."""
+    """Returns the integrator if it is an adaptive solver of ordinary differential equations; raises otherwise."""
     if not isinstance(integrator, diffrax.AbstractSolver):
         raise TypeError(f"integrator must be a diffrax solver such as diffrax.Tsit5(), got {describe(integrator)}")
     if integrator.term_structure not in (diffrax.AbstractTerm, diffrax.ODETerm):
@@ -49,7 +49,7 @@ def check_integrator(integrator: Any) -> diffrax.AbstractSolver:
 
 
 def tolerances(rtol: float | None, atol: float | None, dtype: Any) -> tuple[float, float]:
-    """The tolerances, or their defaults in this dtype. Warns when rtol is finer than the dtype serves."""
+    """The tolerances, or their defaults for this dtype. Warns if rtol is too fine for the dtype."""
     eps = float(jnp.finfo(dtype).eps)
     coarse = eps > 1e-10
     rtol = (1e-4 if coarse else 1e-6) if rtol is None else rtol
@@ -64,18 +64,18 @@ def tolerances(rtol: float | None, atol: float | None, dtype: Any) -> tuple[floa
 
 
 def controller(problem: Problem, rtol: float | None, atol: float | None, norm: Any = None) -> diffrax.PIDController:
-    """Chooses steps by the errors of parameters, or by another norm."""
+    """A controller that chooses steps by the errors of parameters, or by another norm."""
     rtol, atol = tolerances(rtol, atol, problem.dtype)
     norm = ParameterNorm(problem) if norm is None else norm
     return diffrax.PIDController(rtol=rtol, atol=atol, norm=norm, pcoeff=0.3, icoeff=0.4)
 
 
 class AbstractScaledController(diffrax.AbstractStepSizeController):
-    """Chooses steps by an error in units of the tolerance, which a subclass measures."""
+    """Chooses steps by an error in units of the tolerance, measured by a subclass."""
 
     @property
     def _rule(self) -> diffrax.PIDController:
-        # States are given as zeros below, so that errors, which are scaled already, are divided by atol alone.
+        # The states passed below are zeros, so errors, which are already scaled, are divided by atol alone.
         return diffrax.PIDController(rtol=0.0, atol=1.0, pcoeff=0.3, icoeff=0.4)
 
     def wrap(self, direction: Any) -> Any:
@@ -86,13 +86,13 @@ class AbstractScaledController(diffrax.AbstractStepSizeController):
         return self._rule.init(terms, t0, t1, y0, dt0, args, func, error_order)
 
     def adapt_by(self, error: Float[Array, ""], t0, t1, args, error_order, controller_state):
-        """The next step after one from t0 to t1 with this error, as `adapt_step_size` returns it."""
+        """The return value of `adapt_step_size` after a step from t0 to t1 with this error."""
         zero = jnp.zeros_like(error)
         return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order, controller_state)
 
 
 def prepare(integrator: diffrax.AbstractSolver, controller: diffrax.PIDController) -> diffrax.AbstractSolver:
-    """The integrator; an implicit one solves its equations to the tolerance of the steps, unless it has its own."""
+    """The integrator; an implicit one solves its equations to the step tolerance unless it has its own tolerances."""
     solver = _forward_differentiable(integrator)
     if not isinstance(solver, diffrax.AbstractImplicitSolver):
         return solver
@@ -103,7 +103,7 @@ def prepare(integrator: diffrax.AbstractSolver, controller: diffrax.PIDControlle
 
 
 def gradient_evaluations(solver: diffrax.AbstractSolver, attempts: Int[Array, ""]) -> Int[Array, ""]:
-    """Gradient evaluations of so many attempted steps; -1 for solvers that are not explicit Runge-Kutta."""
+    """Gradient evaluations of this many attempted steps; -1 for solvers that are not explicit Runge-Kutta."""
     if not isinstance(solver, diffrax.AbstractERK) or not isinstance(solver.tableau, diffrax.ButcherTableau):
         return jnp.full((), -1, attempts.dtype)
     shared = int(solver.tableau.fsal)  # the last stage of a step is the first of the next
@@ -111,8 +111,8 @@ def gradient_evaluations(solver: diffrax.AbstractSolver, attempts: Int[Array, ""
 
 
 def _forward_differentiable(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
-    # Unless told otherwise, diffrax loops over stages in a way that only reverse mode differentiates. A march is a loop
-    # of unknown length, so it is forward mode that can go through it.
+    # By default diffrax loops over stages in a way that only reverse mode can differentiate. A march is a loop of
+    # unknown length, which only forward mode can differentiate.
     if isinstance(solver, diffrax.HalfSolver):
         return diffrax.HalfSolver(_forward_differentiable(solver.solver))
     if isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None:
@@ -121,5 +121,5 @@ def _forward_differentiable(solver: diffrax.AbstractSolver) -> diffrax.AbstractS
 
 
 def _inherited(tolerance: Any) -> bool:
-    # diffrax marks a root finder's unset tolerances by a private object that is neither a number nor a norm.
+    # diffrax marks a root finder's unset tolerances with a private object that is neither a number nor a norm.
     return not isinstance(tolerance, float | int | Array) and not callable(tolerance)

@@ -14,7 +14,7 @@ from ..._programs import read, Rules
 
 
 def kinked(problem: Problem) -> bool:
-    """True if the velocity is known to have kinks or jumps: of the activation, or of the loss."""
+    """True if the velocity is known to have kinks or jumps, from the activation or from the loss."""
     if isinstance(problem.loss, losses.Hinge | losses.QuadraticHinge):
         return True
     if isinstance(problem.net, nets.AbstractLayered):
@@ -33,7 +33,7 @@ def _applied(layers: nets.Layers) -> Iterator[nets.Apply]:
 
 
 def _bends(problem: Problem) -> bool:
-    """True if the derivative of the outputs of a network of unknown layers jumps, as its jaxpr says."""
+    """True if the derivative of the outputs jumps according to the jaxpr, for a network of unknown layers."""
     arrays, static = eqx.partition(problem, eqx.is_array)
 
     def slope(arrays: Any, params: Any, direction: Any) -> Any:
@@ -42,7 +42,7 @@ def _bends(problem: Problem) -> bool:
 
     params = problem.params
     program = jax.make_jaxpr(slope)(arrays, params, params)
-    # Inputs of the program: the arrays of the problem, then parameters, then their direction.
+    # Inputs of the program: the arrays of the problem, then the parameters, then their direction.
     moving = len(jax.tree.leaves(params))
     given = [_ValueProperties()] * (len(program.jaxpr.invars) - 2 * moving)
     state = _ValueProperties(moves=True)
@@ -55,13 +55,13 @@ class _ValueProperties(NamedTuple):
     """The known properties of a value in a program.
 
     Attributes:
-        moves: it depends on the parameters.
-        tangent: it depends on their direction, too.
-        mask: it jumps where parameters pass a point: "order" of <, sign and their kin; "equal" of ==, by which the
-            derivative of a maximum tells its operands apart, and safe divisions their zeros.
-        positive: it is never negative, so that its sign, its absolute value and its maximum with 0 are smooth.
-        value: of a number that is written in the program, such as the samples by which a variance is divided.
-        bent: its direction has met a jump.
+        moves: whether it depends on the parameters.
+        tangent: whether it also depends on their direction.
+        mask: how it jumps where parameters pass a point: "order" for <, sign and the like; "equal" for ==, which the
+            derivative of a maximum uses to tell its operands apart, and a safe division to find zeros.
+        positive: whether it is never negative, so that its sign, its absolute value and its maximum with 0 are smooth.
+        value: the value of a literal in the program, such as the number of samples that divides a variance.
+        bent: whether its direction has met a jump.
     """
 
     moves: bool = False
@@ -100,13 +100,13 @@ def _apply(equation: Any, inputs: list[_ValueProperties]) -> list[_ValueProperti
 
 
 def _after(name: str, inputs: list[_ValueProperties]) -> _ValueProperties:
-    """The knowledge of an operation's result that follows from that of its inputs."""
+    """The properties of an operation's result, given those of its inputs."""
     if name == "stop_gradient":
         return inputs[0]
     if name in _OF_NUMBERS and all(known.value is not None for known in inputs):
         return _number(_OF_NUMBERS[name](*(known.value for known in inputs)))
     moves, tangent, bent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent", "bent"))
-    # Masks are of values alone. What depends on the direction is a derivative, which a mask may meet (`_jumps`).
+    # Only values are masks. A value that depends on the direction is a derivative, which a mask may meet (`_jumps`).
     mask = _mask(name, inputs) if moves and not tangent else ""
     return _ValueProperties(
         moves, tangent, mask, _is_positive(name, inputs), bent=bent or (tangent and _jumps(name, inputs))
@@ -114,7 +114,7 @@ def _after(name: str, inputs: list[_ValueProperties]) -> _ValueProperties:
 
 
 def _are_positive(name: str, inputs: list[_ValueProperties]) -> bool:
-    return all(known.positive for known in inputs[name == "select_n" :])  # its first operand only chooses
+    return all(known.positive for known in inputs[name == "select_n" :])  # the first operand only selects
 
 
 def _is_positive(name: str, inputs: list[_ValueProperties]) -> bool:
@@ -124,23 +124,23 @@ def _is_positive(name: str, inputs: list[_ValueProperties]) -> bool:
 
 
 def _mask(name: str, inputs: list[_ValueProperties]) -> str:
-    """The jumps of an operation on parameters: its own, or those that it hands on."""
+    """The jumps of an operation on parameters: its own, or those that it passes on."""
     if name in _ORDERS or name == "eq":
-        # Numbers that are never negative are mostly compared with 0, which they do not pass.
+        # Nonnegative numbers are mostly compared with 0, which they do not cross.
         own = "equal" if name == "eq" else "order"
         return "" if _are_positive(name, inputs) else own
     masks = [known.mask for known in inputs if known.mask]
     chooses_fixed = name == "select_n" and not any(known.moves for known in inputs[1:])
     if name in _PASSING or chooses_fixed:
         return masks[0] if masks else ""
-    # JAX's derivative of a maximum is a quotient of such masks, which weighs operands that are equal by a half.
+    # JAX's derivative of a maximum is a quotient of such masks, which gives equal operands a weight of one half.
     return "equal" if name in ("mul", "div", "select_n") and "equal" in masks else ""
 
 
 def _jumps(name: str, inputs: list[_ValueProperties]) -> bool:
-    """Says of an operation on a direction whether a jump meets it there."""
-    if name.startswith("select_and"):  # of pooled maxima
+    """True if a jump meets the direction in this operation."""
+    if name.startswith("select_and"):  # the derivative of max pooling
         return True
     masks = [known.mask for known in inputs if known.mask]
-    # A choice by ==, as in a safe division, is passed over; one by an order counts, whatever its sides are.
+    # A selection by ==, as in a safe division, is ignored; one by "order" counts, whatever its branches are.
     return bool(masks) and (name == "mul" or (name == "select_n" and inputs[0].mask == "order"))

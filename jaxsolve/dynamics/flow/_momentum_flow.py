@@ -22,40 +22,40 @@ from ._system import AbstractSystem
 class MomentumFlow(AbstractFlow, AbstractChoice):
     r"""tau theta_l'' + theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax (Geiger et al. 2020, eq. 6).
 
-    tau is constant, or t/mu. With a constant tau the flow starts at rest; it tends to gradient flow in proportion to
-    tau. With tau = t/mu only one velocity is finite at t = 0, $\theta'(0) = -\eta \nabla L$. From there the velocity is
-    an average, $\theta'(t) = -\mu t^{-\mu} \int_0^t s^{\mu-1} \eta \nabla L(\theta(s)) ds$, and the flow tends to
-    gradient flow in proportion to 1/mu. Descent with momentum beta at rate r follows the flow of tau = r/(1 - beta)^2.
+    tau is constant, or t/mu. With a constant tau the flow starts at rest, and differs from gradient flow in proportion
+    to tau. With tau = t/mu the only finite initial velocity is $\theta'(0) = -\eta \nabla L$. The velocity is an
+    average, $\theta'(t) = -\mu t^{-\mu} \int_0^t s^{\mu-1} \eta \nabla L(\theta(s)) ds$, and the difference is
+    proportional to 1/mu. Descent with momentum beta at rate r follows the flow with tau = r/(1 - beta)^2.
 
-    The relaxation makes the flow stiff: an explicit integrator needs about t/(3 tau) steps, mu/3 steps for each factor
-    e in time; and it follows every swing, of which a mode of rate lambda > 1/(4 tau) makes one in a time of about
-    2 pi sqrt(tau/lambda). With a constant tau `integrators.FunctionSpace` takes both exactly, as in `GradientFlow`,
-    which is the flow of tau = 0.
+    The relaxation makes the flow stiff: an explicit integrator needs about t/(3 tau) steps, or mu/3 steps per factor e
+    in time. It also resolves every oscillation; a mode of rate lambda > 1/(4 tau) has a period of about 2 pi
+    sqrt(tau/lambda). With a constant tau `integrators.FunctionSpace` treats both exactly, as in `GradientFlow`, the
+    flow at tau = 0.
 
-    The certificate's energy balance is that of L + tau/2 sum_l |theta_l'|^2 / eta_l, which falls at the speed
-    (1 - tau'/2) sum_l |theta_l'|^2 / eta_l. What gradient flow conserves, momentum does not.
+    The certificate's energy is L + tau/2 sum_l |theta_l'|^2 / eta_l, which falls at the rate (1 - tau'/2) sum_l
+    |theta_l'|^2 / eta_l. With momentum the conserved quantities of gradient flow are not conserved.
 
     Arguments:
         tau: the relaxation time, > 0, in units of gradient-flow time; an array leaf.
         mu: t/tau, > 0; an array leaf. Exactly one of tau and mu is given.
         integrator: any adaptive diffrax solver of ordinary differential equations, or with a constant tau
-            `integrators.FunctionSpace`. None takes that, unless there are kinks or there is an `until`, where it is
-            predicted to cost less than `diffrax.Tsit5()`, as in `GradientFlow`.
+            `integrators.FunctionSpace`. None takes the latter where it is predicted to cost less than
+            `diffrax.Tsit5()`, as in `GradientFlow`, and there are no kinks and no `until`.
         rtol, atol: tolerances of a step, per parameter and per sqrt(tau) theta'; None takes 1e-6 and 1e-9 (float32:
-            1e-4 and 1e-7). Those of `FunctionSpace` are as in `GradientFlow`.
-        until: stops the run when first met, located within the step; with it `ts` may end in inf. It is looked at
-            where steps end: those of `FunctionSpace` may be longer than a swing in which it was met.
-        max_steps: accepted and rejected steps before the run is given up.
+            1e-4 and 1e-7). For `FunctionSpace` they are as in `GradientFlow`.
+        until: stops the run when first met, located within the step; with it `ts` may end in inf. It is checked where
+            steps end: a step of `FunctionSpace` may be longer than an oscillation that meets it.
+        max_steps: most accepted and rejected steps; the run is then stopped.
         land_on_ts: step exactly on every requested time instead of interpolating.
 
     Raises:
         ValueError: not exactly one of tau and mu, or it is not a number > 0; the integrator gives no error estimate or
             is not for this equation, as `FunctionSpace` is not for mu; a tolerance is not positive; when used, the
             network's scaling is for Adam.
-        TypeError: the integrator is no diffrax solver, `until` no condition.
+        TypeError: the integrator is not a diffrax solver, or `until` is not a condition.
 
     Warns:
-        UserWarning: rtol is finer than the problem's dtype serves.
+        UserWarning: rtol is too fine for the problem's dtype.
 
     Example:
         >>> net = js.nets.MLP(
@@ -75,7 +75,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
     tau: Float[Array, ""] | None
     mu: Float[Array, ""] | None
     integrator: diffrax.AbstractSolver | None
-    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    rtol: float | None = eqx.field(static=True)  # only changes values, but is never swept
     atol: float | None = eqx.field(static=True)
     until: AbstractCondition | None
     max_steps: int = eqx.field(static=True)
@@ -120,10 +120,10 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         return f"MomentumFlow({'mu' if self.tau is None else 'tau'})"
 
     def ways(self, problem: Problem) -> "tuple[MomentumFlow, ...]":
-        """The same flow with each integrator that may be chosen, or with its own."""
+        """The same flow with each integrator that may be chosen, or with its own integrator."""
         if self.integrator is not None:
             return (self,)
-        # Inertia makes features move late in a step, not early: there is nothing to gain from `LOG_TIME_3`.
+        # Inertia makes features move late in a step, not early, so `LOG_TIME_3` has no advantage.
         taken = (diffrax.Tsit5(), FunctionSpace(tableau=HOCHBRUCK_OSTERMANN_3))[: 1 + self._may_be_exact(problem)]
         put = lambda one: eqx.tree_at(lambda f: f.integrator, self, one, is_leaf=lambda leaf: leaf is None)
         return tuple(map(put, taken))
@@ -137,7 +137,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         return place_with_inertia(problem, self.tau, ts, self.rtol)
 
     def _may_be_exact(self, problem: Problem) -> bool:
-        # Swings meet a condition and leave it again, within one step of `FunctionSpace`.
+        # An oscillation may meet a condition and leave it again within one step of `FunctionSpace`.
         return self.tau is not None and self.until is None and not in_shapes(kinked, problem)
 
     def system(self, problem: Problem) -> AbstractSystem:

@@ -26,12 +26,12 @@ class Relaxation(eqx.Module):
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        """True if the number given is finite and > 0."""
+        """True if the given number is finite and > 0."""
         numbers = jnp.stack([number for number in (self.tau, self.mu) if number is not None])
         return jnp.all(jnp.isfinite(numbers) & (numbers > 0))
 
     def at(self, t: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Tau and its derivative in time."""
+        """Tau and its time derivative."""
         if self.mu is None:
             tau = jnp.asarray(self.tau, t.dtype)
             return tau, jnp.zeros_like(tau)
@@ -42,8 +42,8 @@ class Relaxation(eqx.Module):
 class EnergyController(diffrax.AbstractStepSizeController):
     """Chooses steps from the errors of parameters and of sqrt(tau) v, where y holds parameters and tau v.
 
-    sqrt(tau) v is the root of the energy in motion. Where tau is small and steps are as long as stability allows,
-    errors of v that no parameter feels would spoil the balance of energy.
+    sqrt(tau) v is the square root of the kinetic energy. Where tau is small and steps are as long as stability allows,
+    errors of v that do not affect the parameters would spoil the energy balance.
     """
 
     inner: diffrax.PIDController
@@ -74,8 +74,8 @@ class EnergyController(diffrax.AbstractStepSizeController):
 class MomentumSystem(AbstractPlainSystem):
     """theta' = v and (tau v)' = (tau' - 1) v - eta dL/dtheta by any diffrax solver.
 
-    y holds the parameters, tau v, and the energy dissipated so far, in one vector. tau v is the way that the parameters
-    would coast; unlike v' it is regular where tau is 0. The energy rides along but does not steer.
+    y holds the parameters, tau v, and the energy dissipated so far, in one vector. tau v is the distance the parameters
+    would coast; unlike v', (tau v)' is regular where tau is 0. The energy does not influence the steps.
     """
 
     problem: Problem
@@ -114,7 +114,7 @@ class MomentumSystem(AbstractPlainSystem):
             w, way, _ = split(y)
             force = -eta * jax.grad(lambda vector: self.problem.objective(unravel(vector)))(w)
             tau, slope = self.relaxation.at(t)
-            # At tau = 0 the velocity is the one that stays finite.
+            # At tau = 0 the velocity is the only finite one.
             v = jnp.where(tau > 0, way / nonzero(tau), force)
             # -d/dt of L + tau/2 sum v^2/eta, by tau v' = -v - eta dL/dtheta.
             dissipated = (1 - slope / 2) * squares_over(v, eta)
@@ -155,7 +155,7 @@ class MomentumSystem(AbstractPlainSystem):
 
 
 class ExponentialMomentumSystem(AbstractExponentialSystem):
-    """The same flow with a constant tau by an exponential method."""
+    """Momentum flow with a constant tau by an exponential method."""
 
     problem: Problem
     relaxation: Relaxation
@@ -189,5 +189,5 @@ def split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:
 
 
 def kinetic_energy(problem: Problem, tau: Float[Array, ""], way: Float[Array, " params"]) -> Float[Array, ""]:
-    """tau/2 sum v^2 / eta, with way = tau v. Frozen parameters do not move, and have none."""
-    return squares_over(way, flat_rates(problem)) / (2 * nonzero(tau))  # where tau is 0, so is the way
+    """tau/2 sum v^2 / eta, with way = tau v. Frozen parameters do not move and have none."""
+    return squares_over(way, flat_rates(problem)) / (2 * nonzero(tau))  # where tau is 0, `way` is 0 too

@@ -19,33 +19,33 @@ from ._system import AbstractPlainSystem
 
 
 class SpeedController(AbstractScaledController):
-    """Chooses steps whose error is rtol times the way that a mode of full speed, the rate of its layer, goes in them.
+    """Chooses steps whose error is rtol times the distance traveled by a mode at full speed, the rate of its layer.
 
-    A mode that chatters about its end goes there and back at full speed however short the steps are. Errors relative to
-    the parameters would let that pass; this one does not, at any scale of parameters and gradients.
+    A mode that chatters about its endpoint moves back and forth at full speed however short the steps are. Errors
+    relative to the parameters would tolerate that; this one does not, at any scale of parameters and gradients.
 
     Attributes:
         rtol: the tolerance.
         eta: the rate of every parameter.
     """
 
-    rtol: float = eqx.field(static=True)  # decides nothing but numbers
+    rtol: float = eqx.field(static=True)  # changes values, not the program
     eta: Float[Array, " params"]
 
     def adapt_step_size(self, t0, t1, y0: Any, y1_candidate: Any, args, y_error: Any, error_order, controller_state):
-        # Relative to the length of a step, its error is of one order less.
+        # Dividing by the step size lowers the order of the error by one.
         return self.adapt_by(self.scaled(t1 - t0, y_error), t0, t1, args, error_order - 1, controller_state)
 
     def scaled(self, size: Any, error: Float[Array, " params"]) -> Float[Array, ""]:
-        """The error of a step of this size in units of the tolerance: the norm over all, in which a mode counts whole.
+        """The error of a step of this size in units of the tolerance: a 2-norm, not a mean, so each mode counts fully.
 
-        What is frozen has none. A step of no length has none either.
+        Frozen parameters have no error, nor does a step of length zero.
         """
-        return jnp.linalg.norm(error / nonzero(self.eta)) / nonzero(self.rtol * size)  # inf for inf, as norm is not
+        return jnp.linalg.norm(error / nonzero(self.eta)) / nonzero(self.rtol * size)  # inf for inf, unlike `norm`
 
 
 class MuonSystem(AbstractPlainSystem):
-    """W' = -eta polar(dL/dW) of matrices; y holds the parameters in one vector."""
+    """W' = -eta polar(dL/dW) for matrices; y holds the parameters in one vector."""
 
     problem: Problem
     eps: Float[Array, ""]
@@ -66,10 +66,10 @@ class MuonSystem(AbstractPlainSystem):
         return ravel_pytree(self.problem.params)[0]
 
     def _direction(self, gradient: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The direction that a parameter goes against."""
+        """The direction that a parameter moves against."""
         if gradient.ndim >= 2:
             return smoothed_polar(gradient.reshape(gradient.shape[0], -1), self.eps).reshape(gradient.shape)
-        # Of a single number it is the sign.
+        # For a single number the polar factor is the sign.
         return gradient / jnp.hypot(gradient, self.eps) if self.sign_of_vectors else gradient
 
     @property
@@ -86,7 +86,7 @@ class MuonSystem(AbstractPlainSystem):
         return {"rtol": self.controller.rtol}
 
     def first_step(self) -> Float[Array, ""]:
-        # One that moves the parameters by the tolerance, relative to their size.
+        # The step that moves the parameters by the tolerance, relative to their size.
         velocity = self.terms.vf(jnp.zeros((), self.problem.dtype), self.start, None)
         return self.controller.rtol * nonzero(norm(self.start)) / nonzero(norm(velocity))
 
@@ -98,7 +98,7 @@ class MuonSystem(AbstractPlainSystem):
 
     def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
         del t, y
-        # Nothing is conserved, and steps are as long as modes go straight, too long for an integral of the energy.
+        # Nothing is conserved, and steps last as long as modes move straight, too long to integrate the energy.
         return step_certificate(step_error, self.controller.rtol)
 
     def scaled_error(self, t0: Any, t1: Any, y0: Array, y1: Array, error: Array) -> Float[Array, ""]:

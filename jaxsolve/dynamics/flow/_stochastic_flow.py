@@ -1,4 +1,4 @@
-"""Gradient flow with the noise of mini-batches, at a given temperature."""
+"""Gradient flow with mini-batch noise at a given temperature."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ from .._marching import at_last_time, check_until, chosen, empty_saves, hold, is
 from ..descent._optimizer import require_scaling
 
 
-GROWTH = 1.1  # of the step after one that changed the outputs too little
-SHORTEST = 0.1  # of the step after one that changed them too much
+GROWTH = 1.1  # factor of the step size after a step that changed the outputs too little
+SHORTEST = 0.1  # least factor after a step that changed them too much
 
 
 class StochasticState(AbstractSavingState):
@@ -40,49 +40,50 @@ class StochasticState(AbstractSavingState):
 
 
 class StochasticFlow(AbstractStoppable, AbstractMarching):
-    r"""Steps along gradients of mini-batches, whose size keeps the noise at one temperature.
+    r"""Steps along mini-batch gradients, with batch sizes that keep the noise at a fixed temperature.
 
-    A step is $\theta_l \leftarrow \theta_l - dt\, \eta_l \nabla_l L_{batch}$, the batch being b of the n samples, drawn
-    without replacement (Geiger et al. 2020, appendix A, whose equations are quoted). Its temperature (17) is
+    A step is $\theta_l \leftarrow \theta_l - dt\, \eta_l \nabla_l L_{batch}$, where the batch is b of the n samples,
+    drawn without replacement (Geiger et al. 2020, appendix A, whose equation numbers are given). Its temperature (17)
+    is
 
     $T = \frac{dt}{b} \left(1 - \frac{b-1}{n-1}\right)$,
 
     and as dt -> 0 at fixed T the weights obey the Fokker-Planck equation (16): gradient flow with noise of covariance
-    $T \eta \Sigma \eta$ per time, $\Sigma$ that of the gradients of single samples. T = 0 is descent on the full batch.
-    Steps of plain SGD of rate r have the temperature that (17) gives for dt = r.
+    $T \eta \Sigma \eta$ per time, where $\Sigma$ is the covariance of the per-sample gradients. T = 0 is full-batch
+    descent. Plain SGD at rate r has the temperature (17) for dt = r.
 
-    A step may change no output on the training set by more than the upper bound on `change`, (18): one that does is
-    repeated with the same samples in the same order, and at most half as long. After a step that changes all outputs by
-    less than the lower bound, the next is longer by a tenth. The batch then has the size (19)
+    A step may not change any output on the training set by more than the upper bound in `change`, (18). Otherwise it is
+    rejected, and repeated with the same samples in the same order and at most half the step size. After a step that
+    changes all outputs by less than the lower bound, the step size grows by a tenth. The batch then has the size (19)
 
     $b = n / (\frac{T}{dt} (n - 1) + 1)$,
 
     rounded up or down at random, so that (17) holds on average. Below dt = T it would be less than one sample: there
-    the batch is one sample, and its deviation from the full gradient counts sqrt(T/dt) times. (The paper does not say
-    what it does in either case, nor how it changes dt.) So T is kept whatever dt; but repeating steps that would go too
-    far takes away some of the largest deviations, and where it is frequent slows the mean. For f = w at T = 0.016 the
-    rate of the mean was right to 1 % with a lower bound of a hundredth of the upper one, and 9 to 12 % too small with
-    half of it, however small both.
+    the batch is one sample, and its deviation from the full gradient is multiplied by sqrt(T/dt). (The paper does not
+    say what it does in either case, nor how it changes dt.) So T is kept for any dt. But rejecting steps removes some
+    of the largest deviations, and frequent rejection slows the mean. For f = w at T = 0.016 the rate of the mean was
+    right to 1 % with a lower bound of 1/100 of the upper one, and 9 to 12 % too small with 1/2 of it, however small
+    both were.
 
-    With a relaxation time tau the steps have momentum, as `MomentumFlow` has: from rest, each is
-    $v \leftarrow e^{-dt/\tau} v - (1-e^{-dt/\tau})\, \eta \nabla L_{batch}$, then $\theta \leftarrow \theta + dt\, v$.
-    As dt -> 0 at fixed T these are the Langevin equations $d\theta = v\, dt$ and
-    $\tau\, dv = -(v + \eta \nabla L)\, dt + \sqrt{T \eta \Sigma \eta}\, dW$: with a quadratic loss and a constant
-    $\Sigma$ the stationary variance of the weights is that without momentum. Steps far longer than tau are those
-    without. (The paper gives tau = 10, but not how it steps.)
+    With a relaxation time tau the steps have momentum, as in `MomentumFlow`. From rest, each step is $v \leftarrow
+    e^{-dt/\tau} v - (1-e^{-dt/\tau})\, \eta \nabla L_{batch}$, then $\theta \leftarrow \theta + dt\,
+    v$. As dt -> 0 at fixed T these are the Langevin equations $d\theta = v\, dt$ and $\tau\, dv = -(v + \eta \nabla
+    L)\, dt + \sqrt{T \eta \Sigma \eta}\, dW$: for a quadratic loss and a constant $\Sigma$ the stationary variance of
+    the weights is the same as without momentum. Steps much longer than tau equal steps without momentum. (The paper
+    gives tau = 10, but not its step.)
 
     Arguments:
-        temperature: T >= 0, a gradient-flow time per sample; an array leaf.
-        key: for the batches; an array leaf. In a sweep each lane has one of its own (`docs/sweeps.md`).
-        tau: the relaxation time of momentum, > 0, in units of gradient-flow time; an array leaf. None has no momentum.
-        change: lower and upper bound on the largest change of an output in a step, 0 <= lower < upper.
-        until: stops the run after the first step at whose end it is met; with it `ts` may end in inf.
-        max_steps: accepted and rejected steps before the run is given up.
+        temperature: T >= 0, in units of gradient-flow time per sample; an array leaf.
+        key: random key for the batches; an array leaf. In a sweep each lane has its own key (`docs/sweeps.md`).
+        tau: the relaxation time of momentum, > 0, in units of gradient-flow time; an array leaf. None is no momentum.
+        change: lower and upper bound on the largest change of an output in one step, 0 <= lower < upper.
+        until: stops the run after the first step that ends with it met; with it `ts` may end in inf.
+        max_steps: most accepted and rejected steps; the run is then stopped.
 
     Raises:
-        ValueError: the temperature is not a number >= 0, or tau none > 0; the bounds are not in order; key holds
-            several; when used, the network's scaling is for Adam.
-        TypeError: a number is none, key is no `jax.random.key`, `until` no condition.
+        ValueError: the temperature is not a number >= 0, or tau is not > 0; the bounds are not in order; key holds
+            several keys; when used, the network's scaling is for Adam.
+        TypeError: an argument is not a number, key is not a `jax.random.key`, or `until` is not a condition.
 
     Example:
         >>> net = js.nets.MLP(
@@ -104,7 +105,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
     key: Key[Array, ""]
     tau: Float[Array, ""] | None
     until: AbstractCondition | None
-    change: tuple[float, float] = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    change: tuple[float, float] = eqx.field(static=True)  # only changes values, but is never swept
     max_steps: int = eqx.field(static=True)
 
     def __init__(
@@ -174,12 +175,12 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         return jax.tree.map(jnp.asarray, state)
 
     def _first_step(self, problem: Problem, f: Float[Array, "n out"]) -> Float[Array, ""]:
-        """The step in which the loss would fall by what half the upper bound can change it.
+        """The step over which the loss would fall by the most that output changes of half the upper bound can cause.
 
-        With noise, that of one sample falls at its own speed, even where the average is at rest: the larger counts.
+        With noise the loss of one sample moves even where the average is at rest, so the larger speed counts.
         """
         samples, dtype = samples_in(problem.x), f.dtype
-        # Noise 1 is a batch of one sample.
+        # Noise 1 means a batch of one sample.
         one = batch_weights(self.key, samples, jnp.ones((), dtype))
         weights = jnp.stack([jnp.ones_like(one), jnp.where(self.temperature > 0, one, 1)])
 
@@ -201,9 +202,9 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         cut = t + state.dt > limit
         t1 = jnp.where(cut, limit, t + state.dt)
         dt = jnp.where(cut, limit - t, state.dt)
-        # Folded in by accepted steps: a step that is repeated has the same samples in the same order.
+        # Folded in by accepted steps: a repeated step has the same samples in the same order.
         weights = batch_weights(
-            # A step has no length where more equal times are requested than one step saves.
+            # A step has length zero if more equal times are requested than one step saves.
             jr.fold_in(self.key, state.steps),
             samples_in(problem.x),
             self.temperature.astype(dt.dtype) / jnp.where(dt == 0, 1, dt),
@@ -215,14 +216,14 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         change = jnp.max(jnp.abs(f - state.outputs))
         finite = jnp.isfinite(change) & all_finite(params)
         accept = finite & (change <= upper)
-        # A step that was cut says nothing of the one that was meant.
+        # A step that was cut to a save time says nothing about the full step.
         kept = jnp.where(~cut & (change < lower), GROWTH * dt, state.dt)
-        # The change is about in proportion to dt, so this aims at half the bound.
+        # The change is roughly proportional to dt, so this aims at half the bound.
         shorter = dt * jnp.where(finite, jnp.clip(upper / 2 / nonzero(change), SHORTEST, 0.5), SHORTEST)
         dt_next = jnp.where(accept, kept, shorter)
 
         def between(time):
-            # Exactly the end there, without rounding.
+            # Exactly the end at t1, without rounding.
             share = jnp.where(time >= t1, 1, (time - t) / nonzero(t1 - t))
             return jax.tree.map(lambda a, b: a + share * (b - a), state.params, params)
 
@@ -252,14 +253,14 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
             done=exhausted | stuck | saves.complete | met,
             result=result,
         )
-        # The buffer has masked its own writes: selecting it whole would copy it at every step.
+        # The buffer masks its own writes; selecting it as a whole would copy it at every step.
         return eqx.tree_at(lambda s: s.saves, chosen(active, new, state), saves)
 
     def _velocity(self, problem: Problem, state: StochasticState, gradient: PyTree, dt: Float[Array, ""]) -> PyTree:
         falling = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
         if self.tau is None:
             return falling
-        # 1 - exp(-dt/tau), which would cancel where dt is short beside tau.
+        # 1 - exp(-dt/tau) would cancel where dt is small compared with tau.
         new = -jnp.expm1(-dt / self.tau.astype(dt.dtype))
         return jax.tree.map(lambda v, to: (1 - new) * v + new * to, state.velocity, falling)
 
@@ -280,17 +281,17 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
 
 
 def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) -> Float[Array, " n"]:
-    """Random weights of the samples, such that the weighted average is that of a mini-batch.
+    """Random weights of the samples that turn a weighted average into a mini-batch average.
 
     Their mean is 1, and the variance of the weighted average of any numbers is `noise` times the variance of these
     numbers over the samples.
 
     Arguments:
-        key: what to draw from.
-        samples: n, their number.
-        noise: T/dt, >= 0. Up to 1 the weights are n/b for b samples and 0 for all others.
+        key: the random key.
+        samples: n, the number of samples.
+        noise: T/dt, >= 0. Up to 1 the weights are n/b for b samples and 0 for the others.
     """
-    # A single sample has no variance: what divides it only must not be 0.
+    # A single sample has no variance; its denominator only must not be 0.
     dtype, others = noise.dtype, max(samples - 1, 1)
     variance = lambda b: (samples - b) / (b * others)  # of the average over b samples drawn without replacement
     # (19) for b, rounded down.
@@ -302,7 +303,7 @@ def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) ->
     size = jnp.where(jr.uniform(size_key, (), dtype) < share, lower, upper)
     inside = jr.permutation(order_key, samples).astype(dtype) < size
     batch = jnp.where(inside, samples / size, 0)
-    # A batch of one has noise 1; beyond that its deviation from the full gradient is scaled up.
+    # A batch of one sample has noise 1; above 1 its deviation from the full gradient is scaled up.
     return 1 + jnp.sqrt(jnp.maximum(noise, 1)) * (batch - 1)
 
 

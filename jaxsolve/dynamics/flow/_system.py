@@ -20,10 +20,10 @@ from ._kinks import kinked
 
 
 class AbstractSystem(eqx.Module):
-    """A state y that moves, the tools that move it, and what y says of the problem.
+    """A state y, the tools that move it, and the quantities of the problem at y.
 
     Attributes:
-        problem: the problem that is followed.
+        problem: the problem to follow.
         solver: a diffrax solver for this state.
         controller: chooses its steps.
     """
@@ -35,7 +35,7 @@ class AbstractSystem(eqx.Module):
     @property
     @abc.abstractmethod
     def valid(self) -> Bool[Array, ""]:
-        """True if all numbers of the problem and of the flow are such as they must be: for use inside traces."""
+        """True if all numbers of the problem and of the flow are in range; usable inside traces."""
 
     @property
     @abc.abstractmethod
@@ -50,15 +50,15 @@ class AbstractSystem(eqx.Module):
     @property
     @abc.abstractmethod
     def tolerances(self) -> dict[str, Any]:
-        """The tolerances that a step is held to, by name."""
+        """The tolerances of a step, by name."""
 
     @abc.abstractmethod
     def first_step(self) -> Float[Array, ""] | None:
-        """The length of the first step; None leaves it to the controller."""
+        """The size of the first step; None leaves it to the controller."""
 
     @abc.abstractmethod
     def position(self, y: PyTree) -> PyTree:
-        """The parameters, in one vector, or more."""
+        """The parameters in one vector, or more than that."""
 
     @abc.abstractmethod
     def view(self, t: Float[Array, ""], y: PyTree) -> View:
@@ -76,19 +76,19 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        """Evaluations of the gradient and of the kernel in so many attempted steps; -1 where unknown."""
+        """Evaluations of the gradient and of the kernel in this many attempted steps; -1 where unknown."""
 
     @abc.abstractmethod
     def params(self, w: PyTree) -> PyTree:
-        """A position as `March` saves it: the parameters as the network has them, or more."""
+        """A position as saved by `March`: the parameters in the network's structure, or more than that."""
 
     @abc.abstractmethod
     def lost(self, y: PyTree) -> Bool[Array, ""]:
-        """True if the flow has left the region where it means something."""
+        """True if the flow has left the region where it is meaningful."""
 
 
 class AbstractPlainSystem(AbstractSystem):
-    """A flow that saves its parameters, and means something everywhere."""
+    """A flow that saves its parameters and is meaningful everywhere."""
 
     def params(self, w: Float[Array, " params"]) -> PyTree:
         return ravel_pytree(self.problem.params)[1](w)
@@ -101,8 +101,8 @@ class AbstractPlainSystem(AbstractSystem):
 class ParameterSystem(AbstractPlainSystem):
     """w' = -eta dL/dw by any diffrax solver.
 
-    y holds the parameters in one vector and behind them the energy dissipated so far: one array compiles faster than a
-    pytree. The energy rides along but does not steer: the certificate relies on that.
+    y holds the parameters and, as its last entry, the energy dissipated so far: one array compiles faster than a
+    pytree. The energy does not influence the steps; the certificate relies on that.
     """
 
     problem: Problem
@@ -170,7 +170,7 @@ class ParameterSystem(AbstractPlainSystem):
 
 
 class AbstractExponentialSystem(AbstractPlainSystem):
-    """A flow by an exponential method, whose state holds the outputs, too."""
+    """A flow by an exponential method, whose state also holds the outputs."""
 
     problem: eqx.AbstractVar[Problem]
     solver: eqx.AbstractVar[AbstractExponential]
@@ -202,11 +202,11 @@ class AbstractExponentialSystem(AbstractPlainSystem):
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         del solver_state
-        return attempts * self.solver.gradients + 1, attempts * self.solver.kernels  # one to choose the first step
+        return attempts * self.solver.gradients + 1, attempts * self.solver.kernels  # 1 to choose the first step
 
 
 class ExponentialSystem(AbstractExponentialSystem):
-    """The same flow by an exponential method."""
+    """Gradient flow by an exponential method."""
 
     problem: Problem
     solver: AbstractExponential
@@ -230,17 +230,17 @@ class ExponentialSystem(AbstractExponentialSystem):
         )
 
 
-# Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.
+# Tolerances of this library's integrators. With kinks a finer tolerance costs steps but hardly adds accuracy.
 SMOOTH_RTOL, KINKED_RTOL = 1e-4, 1e-2
 
 
 def default_rtol(problem: Problem) -> float:
-    """The tolerance of integrators of our own where none is given."""
+    """The default tolerance of this library's integrators."""
     return KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
 
 
 def _stabilized_rtol(problem: Problem) -> float:
-    """The rtol of `RungeKuttaChebyshev`, per parameter: for the digits of the others where possible, at order 2."""
+    """The rtol of `RungeKuttaChebyshev`, per parameter: as accurate as the others where order 2 allows it."""
     return SMOOTH_RTOL if kinked(problem) or problem.dtype != jnp.float64 else 0.1 * SMOOTH_RTOL
 
 
