@@ -1,1 +1,1 @@
-"""Steps of an optimizer: what they do, and for how much gradient-flow time each stands."""
+"""Descent by an optimizer, and the gradient-flow time of each step."""

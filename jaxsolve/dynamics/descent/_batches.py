@@ -1,4 +1,4 @@
-"""Batches that a loader on the host makes, for data that do not fit on the device."""
+"""Batches from a loader on the host, for data that do not fit on the device."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -19,10 +19,10 @@ Pair = tuple[PyTree[np.ndarray], np.ndarray]
 
 
 class HostBatches:
-    """The pairs of an iterable, one after the other, and again from the start where it can be gone through again.
+    """The pairs of an iterable in order, restarted from the beginning if it can be iterated again.
 
     Arguments:
-        pairs: of inputs and targets, as a `Problem` takes them, all of one shape.
+        pairs: inputs and targets in the form that a `Problem` takes, all of one shape.
     """
 
     def __init__(self, pairs: Iterable[tuple[Any, Any]]):
@@ -30,14 +30,14 @@ class HostBatches:
             raise TypeError(f"batches must be an iterable of pairs (x, y), got {describe(pairs)}")
         self._pairs = pairs
         self._iterator: Iterator[Any] = iter(pairs)
-        self._waiting: list[Pair] = []  # what has been looked at for its shape
-        self._lock = threading.Lock()  # JAX calls from threads of its own
+        self._waiting: list[Pair] = []  # pairs already drawn to inspect their shapes
+        self._lock = threading.Lock()  # JAX calls from its own threads
 
     def _next(self) -> Pair:
         try:
             found = next(self._iterator)
         except StopIteration:
-            # An iterator is its own; a loader or a list begins anew: the next epoch.
+            # `iter` of an iterator is itself; a loader or a list restarts: the next epoch.
             self._iterator = iter(self._pairs)
             found = next(self._iterator, None)
         if found is None:
@@ -54,7 +54,7 @@ class HostBatches:
             return self._waiting[0]
 
     def draw(self, problem: Problem, wanted: Bool[Array, ""]) -> tuple[Inputs, Array]:
-        """The next inputs and targets, within a program; zeros where none are wanted."""
+        """The next inputs and targets, inside a compiled program; zeros where not wanted."""
         with jax.ensure_compile_time_eval():  # a loader may compute with JAX
             x, y = self._peek()
         if jax.tree.structure(x) != jax.tree.structure(problem.x):
@@ -77,5 +77,5 @@ class HostBatches:
 
 
 def _kept(dtype: Any) -> Any:
-    """The dtype that JAX keeps numbers in under its present settings."""
+    """The dtype that JAX uses for these numbers under its current settings."""
     return jax.dtypes.canonicalize_dtype(dtype)

@@ -1,4 +1,4 @@
-"""Descent in steps, by any optax optimizer."""
+"""Discrete descent by any optax optimizer."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -63,16 +63,16 @@ class DescentState(AbstractSavingState):
     """The state of a descent."""
 
     t: Float[Array, ""]
-    per_step: Float[Array, ""]  # the time of one, 0 with a schedule
-    lost: Float[Array, ""]  # of t, by rounding, where the rates of a schedule are added up
+    per_step: Float[Array, ""]  # the time of one step, 0 with a schedule
+    lost: Float[Array, ""]  # rounding error of t, where the rates of a schedule are summed
     params: PyTree
     optimizer_state: PyTree
     value: Float[Array, ""]  # the loss before the last step; 0 at the start
-    scale: Float[Array, ""]  # of losses, beside the first one
-    limit: Float[Array, ""]  # a loss above it has diverged; the first step sets it
+    scale: Float[Array, ""]  # of losses, besides the first loss
+    limit: Float[Array, ""]  # a loss above it means divergence; set by the first step
     targets: Int[Array, " times"]  # the steps to save at
-    last: Int[Array, ""]  # the step after which the run is given up
-    order: Int[Array, " samples"] | None  # of the samples in this epoch; None for the full batch
+    last: Int[Array, ""]  # the last step before the run is stopped
+    order: Int[Array, " samples"] | None  # order of the samples in this epoch; None for the full batch
     saves: Saves
     steps: Int[Array, ""]
     done: Bool[Array, ""]
@@ -82,60 +82,57 @@ class DescentState(AbstractSavingState):
 class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
     """Steps of an optax optimizer; per-layer eta multiplies its updates.
 
-    A step of rate r stands for the gradient-flow time r; with momentum beta, for r/(1 - beta). Parameters are saved
-    after the step that ends nearest to each time, and `traj.ts` says which time that is.
+    A step of rate r stands for the gradient-flow time r, or r/(1 - beta) with momentum beta. Parameters are saved after
+    the step that ends nearest to each requested time; `traj.ts` holds the times of these steps.
 
-    The rate of SGD (with momentum, Nesterov's too), Adam, AdamW, Lion and Muon is seen when it is needed, by how the
-    optimizer answers gradients that are known. Weight decay and clipping may be added; a clipped step counts as a whole
-    one. For any other optimizer and for schedules, also those inside of an optimizer, give `rate`.
+    The rate of SGD (with momentum, also Nesterov), Adam, AdamW, Lion and Muon is found when needed, from the
+    optimizer's response to known gradients. Weight decay and clipping may be added; a clipped step counts as a full
+    step. For any other optimizer, and for schedules, including those inside an optimizer, give `rate`.
 
-    By Equinox's rule, arrays inside an optimizer are traced and Python's numbers are compiled in: where many rates
-    follow each other, `optax.sgd(jnp.asarray(rate))` compiles once. An optimizer that holds a function of your own
-    compiles again when it is made again.
+    As usual in Equinox, arrays inside an optimizer are traced and Python numbers are static: for many rates in a row,
+    `optax.sgd(jnp.asarray(rate))` is compiled once. An optimizer that holds a custom function is recompiled whenever it
+    is recreated.
 
     A run has diverged when its parameters or its loss are not finite, or when the training loss exceeds
-    `divergence_factor` times the larger of the loss at the start and that of f = 0. It ends before the step that shows
-    this, at its last finite parameters. A batch of b out of n samples is counted as b/n of the training loss, which
-    overstates no loss >= 0; the first batch gives the loss at the start, and after the last step the full batch
-    decides; a batch of a stream counts as it is. Runs that come back stay far below: the highest catapult that
-    converges lifts the loss about 4 * width times (Lewkowycz et al. 2020, their two-layer linear model iterated). An
-    optimizer whose steps do not grow with the gradient (Adam, clipping) can come back from any loss, so for it only
-    numbers that are not finite count. One without a first update, as `optax.MultiSteps`, counts as growing.
+    `divergence_factor` times the larger of the initial loss and the loss of f = 0. It ends before the step that shows
+    this, at its last finite parameters. A batch of b out of n samples counts as b/n of the training loss, which does
+    not overstate a loss >= 0. The first batch gives the initial loss, and after the last step the full batch decides; a
+    batch of a stream is not scaled. Runs that recover stay far below: the highest catapult that converges multiplies
+    the loss by about 4 * width (Lewkowycz et al. 2020, their two-layer linear model iterated). An optimizer whose steps
+    do not grow with the gradient (Adam, clipping) can recover from any loss, so only nonfinite numbers count as
+    divergence. One without a first update, such as `optax.MultiSteps`, counts as growing.
 
     Arguments:
         optimizer: an optax transformation, such as `optax.sgd(0.1)` or `optax.adam(1e-3)`.
         batch_size: samples per step, drawn without replacement and reshuffled every epoch (an incomplete last batch is
-            left out); None takes the full batch. Of a `js.Stream` it is the number drawn anew at each step.
-        key: for the batches, the augmentation and the noise; needed with any of them. In a sweep each lane has one of
-            its own (`docs/sweeps.md`).
+            left out); None takes the full batch. For a `js.Stream`, the number drawn anew at each step.
+        key: random key for the batches, the augmentation and the noise; required with any of them. In a sweep each lane
+            has its own key (`docs/sweeps.md`).
         until: stops the run when the full-batch condition is met after a step.
 
-    Other Arguments:
-        augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses and
-            observables are those of the inputs as they are.
-        noise: the network as it trains, where it draws at random, such as by dropout: a function of the network, one
-            sample and a key, `lambda net, x, key: eqx.nn.inference_mode(net, False)(x, key=key)`. The problem holds the
-            network as it is asked afterwards, in inference mode, and losses and observables are those of it. Of a
-            network with state it is called as `noise(net, x, state, key)` and returns (out, state).
-        batches: any iterable of pairs (x, y) on the host, all of one shape, such as a loader of grain, for data that do
-            not fit on the device; in place of batch_size and key. It is called from within the run, so it should make
-            them with NumPy. Each step takes the next; what can be gone through
-            again begins anew at its end, and a run goes on where the last one stopped. The problem then holds the
-            samples that are observed. Not in sweeps, whose lanes would share them.
-        rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
-            as the optimizer's own schedule (with momentum beta, over 1 - beta). None if the optimizer shows it.
-        keep_state: whether to save the optimizer's state beside the parameters, for `js.observe.critical_rate` and
-            `stability` of an optimizer with a memory. With Adam the saved times take three times the memory.
-        max_steps: steps before the run is given up; of a schedule that ends at zero, at most those before.
-        divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
+    Other Arguments: augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses
+        and observables use the original inputs. noise: the network in training mode, if it is random, such as with
+        dropout: a function of the network, one sample and a key, `lambda net, x, key: eqx.nn.inference_mode(net,
+        False)(x, key=key)`. The problem holds the network in inference mode, and losses and observables use that. For a
+        network with state it is called as `noise(net, x, state, key)` and returns (out, state). batches: any iterable
+        of pairs (x, y) on the host, all of one shape, such as a grain loader, for data that do not fit on the device;
+        replaces batch_size and key. It is called from within the run, so it should create them with NumPy. Each step
+        takes the next pair. A reiterable restarts at its end, and a run continues where the last one stopped. The
+        problem then holds the observed samples. Not in sweeps, whose lanes would share them. rate: the gradient-flow
+        time of a step, a number > 0 or a function of the number of steps made so far, such as the optimizer's own
+        schedule (with momentum beta, divided by 1 - beta). None if the optimizer reveals it. keep_state: whether to
+        save the optimizer's state with the parameters, for `js.observe.critical_rate` and `stability` of an optimizer
+        with state. With Adam the saved times take three times the memory. max_steps: maximum number of steps; with a
+        schedule that ends at zero, at most the steps before that. divergence_factor: growth of the loss, > 1, that
+        counts as divergence; inf waits for overflow.
 
     Raises:
-        TypeError: the optimizer is no optax transformation; key is no `jax.random.key`; `until` no condition;
-            augmentation none of `js.data`; noise no function.
-        ValueError: the optimizer does not show its rate, and none is given (of some that is known when it is used); the
+        TypeError: the optimizer is not an optax transformation; key is not a `jax.random.key`; `until` is not a
+            condition; augmentation is not from `js.data`; noise is not a function.
+        ValueError: the optimizer does not reveal its rate, and none is given (for some, raised only when used); the
             rate is not positive; divergence_factor is not above 1; batch_size, an augmentation or noise without a key;
-            noise that does not return what the network does; a batch_size larger than the training set; a scaling that
-            was made for another kind of optimizer (mup).
+            noise whose output does not match the network's; a batch_size larger than the training set; a scaling for a
+            different kind of optimizer (mup).
 
     Example:
         >>> import optax
@@ -162,7 +159,7 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
     batch_size: int | None = eqx.field(static=True)  # a shape
     keep_state: bool = eqx.field(static=True)  # changes the program
     max_steps: int = eqx.field(static=True)
-    divergence_factor: float = eqx.field(static=True)  # decides nothing but when to stop, yet is never swept
+    divergence_factor: float = eqx.field(static=True)  # only decides when to stop, but is never swept
 
     def __init__(
         self,
@@ -218,7 +215,7 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
 
     @property
     def rate(self) -> Float[Array, ""] | None:
-        """The gradient-flow time that a step stands for, None with a schedule. It is looked for each time anew."""
+        """The gradient-flow time of a step, None with a schedule. It is determined anew at each access."""
         if self.schedule is not None or self.given_rate is not None:
             return self.given_rate
         return time_of_step(self.optimizer)
@@ -235,7 +232,7 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
         return self._nearest(ts, self._per_step(ts.dtype))[1]
 
     def steps(self, ts: Float[Array, " times"]) -> Int[Array, " times"]:
-        """The number of steps after which each time is observed; `max_steps + 1` for what is never reached."""
+        """The number of steps after which each time is observed; `max_steps + 1` for times that are never reached."""
         return self._nearest(ts, self._per_step(ts.dtype))[0]
 
     def _nearest(self, ts: Float[Array, " times"], per_step: Float[Array, ""]) -> tuple[Array, Array, Array]:
@@ -256,25 +253,25 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> DescentState:
         params, dtype = problem.params, problem.dtype
         self._check(problem)
-        # Its arrays may have been made in another precision than the network's.
+        # The optimizer's arrays may have a different precision than the network's.
         optimizer, per_step = self.optimizer.astype(dtype), self._per_step(dtype)
         ts = ts.astype(dtype)
         targets, times, last = self._nearest(ts, per_step)
         optimizer_state = jax.tree.map(jnp.asarray, first_state(optimizer, params))
-        # A step saves what comes after it, so times nearest to the start are saved here.
+        # A step saves the parameters after it, so times nearest to the start are saved here.
         row = self._row(params, optimizer_state)
         start = jax.tree.map(
             lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
             empty_saves(ts, row).saved,
             row,
         )
-        unknown = jnp.isnan(times)  # beyond a rate that is no number
+        unknown = jnp.isnan(times)  # past a rate that is not a number
         saves = Saves(jnp.where(unknown, ts, times), start, jnp.sum(targets == 0))
         zero = jnp.zeros((), dtype)
         valid = problem.valid & fits(self.until, problem)
-        if self.schedule is None:  # traced, it may be any number
+        if self.schedule is None:  # a traced rate may be any number
             valid &= jnp.isfinite(per_step) & (per_step > 0)
-        elif self.until is None:  # else it may end before
+        elif self.until is None:  # otherwise it may end earlier
             valid &= ~jnp.any(unknown)
         met = valid & is_met(self.until, lambda: View(problem, zero, params))
         if self.until is not None:
@@ -290,9 +287,9 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
             scale=self._scale(problem, optimizer),
             limit=jnp.asarray(jnp.inf, dtype),
             targets=targets,
-            # With a condition times may end in inf, up to which the search for times does not go.
+            # With a condition times may end in inf, which the search for times does not reach.
             last=last if self.until is None else self._last(dtype),
-            # The first step draws one.
+            # The first step draws an order.
             order=None if self._part(problem) is None else jnp.arange(samples_in(problem.x)),
             saves=saves,
             steps=jnp.zeros((), int),
@@ -302,11 +299,11 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
         return jax.tree.map(jnp.asarray, state)
 
     def _row(self, params: PyTree, optimizer_state: PyTree) -> PyTree:
-        """What is saved at a time."""
+        """The values saved at a time."""
         return Stepped(params, optimizer_state) if self.keep_state else params
 
     def _scale(self, problem: Problem, optimizer: Optimizer) -> Float[Array, ""]:
-        """The loss of f = 0, as a start that fits has no scale of its own; inf where a run comes back from any loss."""
+        """The loss of f = 0, as a start that fits has no scale; inf if a run can recover from any loss."""
         of_zero = jnp.abs(problem.loss_of_zero)
         return jnp.where(grows(optimizer, problem.params), jnp.where(jnp.isfinite(of_zero), of_zero, 0), jnp.inf)
 
@@ -336,18 +333,18 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
             new = self._saved(moved, going & fine)
             kept, failed = chosen(going & fine, new, state), going & ~fine
             result = RESULTS.where(failed, RESULTS.diverged, kept.result)
-            # The buffer has masked its own writes: selecting it whole would copy it in every step.
+            # The buffer masks its own writes; selecting it as a whole would copy it at every step.
             return dataclasses.replace(kept, saves=new.saves, done=kept.done | failed, result=result)
 
         return jax.lax.fori_loop(0, n, step, state)
 
     def advance_alone(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
-        if self.batches is not None:  # none of them comes twice
+        if self.batches is not None:  # no batch can be replayed
             return one_by_one(problem, self, state, n)[0]
 
-        # To look at new parameters in every step takes a tenth to a fifth of its time. So a plain loop is made, at the
-        # end of which one sees whether all went well. If not, it is made again with a look at each step, and then once
-        # more up to the one that fails.
+        # Checking new parameters at every step takes a tenth to a fifth of its time. So a loop without checks runs
+        # first, and its end is checked. If that fails, the loop is repeated with a check at each step, and then once
+        # more up to the step that fails.
         def attempt(carry: tuple[Array, Array, Array, DescentState]) -> tuple[Array, Array, Array, DescentState]:
             end, careful, _, _ = carry
             found, fine = self._plain(problem, state, end, careful)
@@ -362,7 +359,7 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
     def _plain(
         self, problem: Problem, state: DescentState, end: Int[Array, ""], careful: Bool[Array, ""]
     ) -> tuple[DescentState, Bool[Array, ""]]:
-        """The state after so many steps, and whether none has failed; after one that has, `careful` stops at once."""
+        """The state at step `end`, and whether no step has failed; `careful` stops right after a failed step."""
         move = self._move(problem)
 
         def stretch(carry: tuple[DescentState, Bool[Array, ""]]) -> tuple[DescentState, Bool[Array, ""]]:
@@ -379,7 +376,7 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
         return jax.lax.while_loop(on, stretch, (state, jnp.array(True)))
 
     def _move(self, problem: Problem) -> Callable[[DescentState, Bool[Array, ""]], DescentState]:
-        """A function that makes a step, whatever comes of it, where it is wanted; `_saved` does the rest."""
+        """A function that makes a step where `wanted`, without checking the result; `_saved` does the rest."""
         optimizer, eta = self.optimizer.astype(problem.dtype), problem.eta
 
         def move(at: DescentState, wanted: Bool[Array, ""]) -> DescentState:
@@ -411,24 +408,24 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
         return move
 
     def _clock(self, state: DescentState) -> Float[Array, ""]:
-        """The time after the steps of a state."""
-        # A product rounds once, where a sum of equal rates would round at every step.
+        """The time of a state."""
+        # A product rounds once; a sum of equal rates would round at every step.
         return time_at(state.steps, state.per_step) if self.schedule is None else state.t
 
     def _bounded(self, problem: Problem, state: DescentState) -> Bool[Array, ""]:
-        """True if the loss before the last step shows no divergence."""
+        """True if the loss before the last step is below the limit of divergence."""
         return jnp.isfinite(state.value) & (state.value * self._share(problem) <= state.limit)
 
     def _saved(self, moved: DescentState, active: Bool[Array, ""]) -> DescentState:
-        """The state after steps up to the next that is saved, with what is saved if it is active."""
-        index = moved.saves.slot  # of the first target that is not behind
+        """The state after a step, with its row saved if the step is due and the run is active."""
+        index = moved.saves.slot  # of the first target not yet passed
         last = moved.targets.shape[0] - 1
         due = active & (moved.targets[jnp.minimum(index, last)] == moved.steps) & (index <= last)
-        # A branch of a batch would copy the whole buffer in every step; a row that is out of range is dropped.
+        # In a batch, a branch would copy the whole buffer at every step; a row out of range is dropped instead.
         where = lambda buffer: jnp.where(due, index, buffer.shape[0])
         write = lambda buffer, p: buffer.at[where(buffer)].set(p, mode="drop")
         saved = jax.tree.map(write, moved.saves.saved, self._row(moved.params, moved.optimizer_state))
-        # Several times may round to one step: their slots are passed together, and `finish` fills the others.
+        # Several times may round to the same step: their slots are passed together, and `finish` fills the others.
         slot = jnp.where(active, jnp.sum(moved.targets <= moved.steps), index)
         saves = Saves(moved.saves.times, saved, slot)
         exhausted = (moved.steps >= moved.last) & ~saves.complete
@@ -437,19 +434,19 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
         return dataclasses.replace(moved, t=self._clock(moved), saves=saves, done=done, result=result)
 
     def _share(self, problem: Problem) -> float:
-        """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
+        """The fraction of the training loss due to the samples of a step, if they are typical."""
         part = self._part(problem)
         return 1.0 if part is None else part / samples_in(problem.x)
 
     def _part(self, problem: Problem) -> int | None:
-        """The number of samples that a step takes out of the training set; None for all of them, and of a stream."""
+        """The number of training samples per step; None for the full batch and for a stream."""
         return None if problem.sampler is not None else self.batch_size
 
     def _fresh(self, problem: Problem, step: Int[Array, ""]) -> tuple[Inputs, Array]:
-        """Samples that no other step sees."""
+        """Samples that no other step uses."""
         assert self.key is not None  # see `_check`
         assert self.batch_size is not None
-        # Apart from the keys of augmentation and noise, however `sample` splits it.
+        # Independent of the keys of augmentation and noise, however `sample` splits it.
         return fresh(problem, jr.split(jr.fold_in(self.key, step), 5)[4], self.batch_size)
 
     def _steps_per_epoch(self, problem: Problem) -> int:
@@ -457,7 +454,7 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
         return samples // (samples if self.batch_size is None else self.batch_size)
 
     def _order(self, problem: Problem, at: DescentState, wanted: Bool[Array, ""]) -> Int[Array, " samples"] | None:
-        """The order of the samples in the epoch of the next step, which is drawn at the first step of it."""
+        """The order of the samples in the epoch of the next step, drawn at the first step of the epoch."""
         key = self.key
         if at.order is None or key is None:
             return None
@@ -476,7 +473,7 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
             chosen = jax.lax.dynamic_slice_in_dim(order, batch * self.batch_size, self.batch_size)
             problem = _restrict(problem, take_samples(problem.x, chosen), problem.y[chosen], chosen)
         if self.augmentation is not None:
-            # Apart from the keys by which a permutation sorts, which are those of the first two parts.
+            # Independent of the keys that a permutation sorts by, which are the first two parts.
             x = self.augmentation(problem.x, key=jr.fold_in(jr.split(key, 3)[2], batch))
             problem = _restrict(problem, x, problem.y, None)
         if self.noise is not None:
@@ -484,12 +481,12 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
         return problem.objective(params)
 
     def finish(self, problem: Problem, state: DescentState) -> March:
-        # Times that round to one step share the row that its first time has saved.
+        # Times that round to the same step share the row saved for the first of them.
         first = jnp.searchsorted(state.targets, state.targets)
         saves = Saves(state.saves.times, jax.tree.map(lambda leaf: leaf[first], state.saves.saved), state.saves.slot)
         held = (state.result == RESULTS.event) & (state.targets > state.steps)
         saved = hold(saves, self._row(state.params, state.optimizer_state), held)
-        # No step has looked at the loss after the last one. It is asked of what is saved, as one who observes it asks.
+        # No step has checked the loss after the last step. It is computed from the saved row, just as an observable is.
         last = jax.tree.map(lambda leaf: leaf[-1], saved)
         loss = problem.objective(last.params if self.keep_state else last)
         over = saves.complete & (state.result == at_last_time(self.until))
@@ -508,14 +505,14 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
 
 
 def _noisy_loss(noise: Callable[..., Any], problem: Problem, params: PyTree, key: Key[Array, ""]) -> Float[Array, ""]:
-    """The loss of the network as it trains."""
+    """The loss of the network in training mode."""
     f = _noisy(noise, problem, problem.network(params), problem.x, key)
     f = f.reshape(len(f), -1).astype(problem.dtype)
     return problem.loss.value(f if problem.initial is None else f - problem.initial, problem.y)
 
 
 def _noisy(noise: Callable[..., Any], problem: Problem, net: Any, x: Inputs, key: Key[Array, ""]) -> Any:
-    """The outputs of the network as it trains, at inputs x, each sample with a key of its own."""
+    """The outputs of the network in training mode at inputs x, with a separate key per sample."""
     keys = jr.split(key, samples_in(x))
     if problem.state is None:
         return jax.vmap(lambda x, key: noise(net, x, key))(x, keys)
@@ -524,7 +521,7 @@ def _noisy(noise: Callable[..., Any], problem: Problem, net: Any, x: Inputs, key
 
 
 def _require_outputs(noise: Callable[..., Any], problem: Problem) -> None:
-    """Raises ValueError where noise does not give what the network gives."""
+    """Raises ValueError if the output of noise does not match the network's."""
     one = take_samples(problem.x, slice(1))
     found, error = attempt(eqx.filter_eval_shape, _noisy, noise, problem, problem.net, one, jr.key(0))
     call, wanted = "noise(net, x, key)", f"the network's output for one sample, of shape {problem.out_shape}"
@@ -540,7 +537,7 @@ def _require_outputs(noise: Callable[..., Any], problem: Problem) -> None:
 
 
 def _require_inputs(augmentation: AbstractAugmentation, problem: Problem) -> None:
-    """Raises ValueError where an augmentation does not give inputs of the shapes that it is given."""
+    """Raises ValueError if an augmentation does not preserve the shapes of its inputs."""
     found, error = attempt(eqx.filter_eval_shape, lambda x, key: augmentation(x, key=key), problem.x, jr.key(0))
     shapes = lambda x: jax.tree.map(lambda leaf: getattr(leaf, "shape", None), x)
     wanted = f"the inputs of a batch, here of shape {shapes(problem.x)}, and returns others of the same"
@@ -552,9 +549,9 @@ def _require_inputs(augmentation: AbstractAugmentation, problem: Problem) -> Non
 
 
 def _restrict(problem: Problem, x: Inputs, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:
-    """The problem of other samples: a network with state takes its statistics from them.
+    """The problem on other samples, from which a network with state takes its statistics.
 
-    Those chosen out of the training set have the first outputs that they had; others have them computed.
+    Samples chosen from the training set keep their initial outputs; for others these are computed.
     """
     batch = eqx.tree_at(lambda p: (p.x, p.y, p.initial), problem, (x, y, None), is_leaf=lambda leaf: leaf is None)
     if problem.initial is None:

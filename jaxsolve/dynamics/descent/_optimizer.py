@@ -1,4 +1,4 @@
-"""The optimizer of a descent: an optax transformation as a pytree, and how it answers large gradients."""
+"""The optimizer of a descent: an optax transformation as a pytree, and its response to large gradients."""
 
 import inspect
 from collections.abc import Callable
@@ -18,28 +18,28 @@ from ..._core import closed, contents, is_key, opened, Problem
 from ...nets._internal import networks_in
 
 
-# A gradient that clipping would cut, squares of which float32 holds.
+# A gradient that clipping would cut, but whose square float32 can hold.
 LARGE = 1e6
-# One that it would not, and whose square is far above what adaptive optimizers begin with.
+# A gradient that clipping would not cut, with a square far above the initial values in adaptive optimizers.
 MODEST = 2.0**-7
-# By less an update grows whose size is not that of the gradient: with Adam's eps a little, by SGD twofold.
+# Updates that grow by less than this factor ignore the gradient's scale: Adam's eps adds a little, SGD doubles.
 DOUBLED = 1.5
-STAND_IN = 0.5  # for numbers that are being traced: what kind an optimizer is does not depend on them
+STAND_IN = 0.5  # for traced numbers, on which the kind of an optimizer does not depend
 
 
 class Optimizer(eqx.Module):
     """An optax transformation as a pytree, whose leaves are the arrays that it closes over.
 
     Arguments:
-        transformation: such as `optax.sgd(0.1)`.
+        transformation: for example `optax.sgd(0.1)`.
 
     Raises:
-        TypeError: it is no optax transformation, or needs more than gradients.
+        TypeError: it is not an optax transformation, or needs more than gradients.
     """
 
     parts: PyTree
     name: str = eqx.field(static=True)  # text
-    by_loss: bool = eqx.field(static=True)  # whether its steps depend on the loss, too
+    by_loss: bool = eqx.field(static=True)  # whether its steps also depend on the loss
 
     def __init__(self, transformation: optax.GradientTransformation):
         require_settings((), "an optimizer")
@@ -55,35 +55,35 @@ class Optimizer(eqx.Module):
         self.parts, self.name = opened(transformation), _name(transformation)
 
     @property
-    def __name__(self) -> str:  # captions show it
+    def __name__(self) -> str:  # shown in captions
         return self.name
 
     def init(self, params: PyTree) -> PyTree:
-        """Returns the state at the start."""
+        """Returns the initial state."""
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
             return closed(self.parts).init(params)
 
     def update(self, gradient: PyTree, state: PyTree, params: PyTree, value: ArrayLike = 1.0) -> tuple[PyTree, PyTree]:
-        """Returns the update that a gradient makes, and the state behind it.
+        """Returns the update for a gradient, and the state after it.
 
-        `value` is the loss that it is the gradient of, which some optimizers ask for; 1 where there is none.
+        `value` is the loss of that gradient, which some optimizers require; 1 if there is none.
         """
         more = {"value": jnp.asarray(value)} if self.by_loss else {}
         with jax.numpy_dtype_promotion("standard"):
             return closed(self.parts).update(gradient, state, params, **more)
 
     def astype(self, dtype: DTypeLike) -> "Optimizer":
-        """Returns the same with its real arrays in another precision."""
+        """Returns the same optimizer with its real arrays in another precision."""
         real = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
         return jax.tree.map(lambda leaf: leaf.astype(dtype) if real(leaf) else leaf, self)
 
     @property
     def is_traced(self) -> bool:
-        """True if a number in it is being traced."""
+        """True if it contains a traced number."""
         return any(map(_is_traced, jax.tree.leaves(self)))
 
     def known(self) -> "Optimizer":
-        """Returns the same with known numbers in place of traced ones."""
+        """Returns the same optimizer with concrete numbers in place of traced ones."""
         replace = lambda leaf: np.full(leaf.shape, STAND_IN).astype(leaf.dtype) if _is_traced(leaf) else leaf
         return jax.tree.map(lambda leaf: leaf if is_key(leaf) else jnp.asarray(np.asarray(replace(leaf))), self)
 
@@ -93,7 +93,7 @@ def _is_traced(leaf: Array) -> bool:
 
 
 def _asks_for_loss(part: Any) -> bool:
-    """True if an optimizer, or a part of it, has to be given the loss, as `value=`."""
+    """True if an optimizer, or a part of it, requires the loss as `value=`."""
     part = getattr(part, "update", part) if isinstance(part, optax.GradientTransformation) else part
     if isinstance(part, dict | list | tuple):
         return any(map(_asks_for_loss, part.values() if isinstance(part, dict) else part))
@@ -112,7 +112,7 @@ def _require_no_more(optimizer: optax.GradientTransformation, *, by_loss: bool) 
     step = lambda params: update(params, optimizer.init(params), params, **more)
     with jax.numpy_dtype_promotion("standard"):
         _, error = attempt(jax.eval_shape, step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
-    # Optimizers that want parameters of a certain structure raise other errors, and are fine.
+    # Optimizers that need parameters of a certain structure raise other errors and are accepted.
     asks = any(words in str(error) for words in ("required keyword-only argument", "must be provided"))
     if asks or (isinstance(error, AttributeError) and error.name == "fast"):
         raise TypeError(
@@ -122,15 +122,15 @@ def _require_no_more(optimizer: optax.GradientTransformation, *, by_loss: bool) 
         ) from error
 
 
-# Functions of optax that pass gradients on to others, and those that do no more than plain descent does.
+# Functions of optax that wrap other transformations, and those that only make plain descent steps.
 _WRAPPERS = ("chain", "named_chain", "with_extra_args_support", "inject_hyperparams")
 _PLAIN = ("identity", "trace", "scale", "scale_by_schedule", "scale_by_learning_rate")
 _RULE = "scale_by_"
-_NAMES = {"rms": "rmsprop"}  # where optax calls the part and the whole otherwise
+_NAMES = {"rms": "rmsprop"}  # where optax names the part and the whole differently
 
 
 def _name(optimizer: optax.GradientTransformation) -> str:
-    """A name made of the functions that made the optimizer's parts: `sgd`, `clip_by_global_norm + adam`."""
+    """A name built from the functions that created the optimizer's parts: `sgd`, `clip_by_global_norm + adam`."""
     steps = [step for step in _steps(optimizer) if step not in _PLAIN]
     has_rule = any(step.startswith(_RULE) or step in ("custom", "scalar_rmsprop") for step in steps)
     names = (step.removeprefix(_RULE) for step in (steps if has_rule else [*steps, "sgd"]))
@@ -149,7 +149,7 @@ def _steps(value: Any) -> list[str]:
 
 
 def first_state(optimizer: Optimizer, params: PyTree) -> PyTree:
-    """The state of an optimizer at the start. Raises ValueError where its masks or labels do not fit the parameters."""
+    """The initial state of an optimizer. Raises ValueError if its masks or labels do not fit the parameters."""
     try:
         return optimizer.init(params)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -162,15 +162,15 @@ def first_state(optimizer: Optimizer, params: PyTree) -> PyTree:
 
 
 def _two_updates(optimizer: Optimizer, gradient: PyTree, start: PyTree, params: PyTree) -> list[PyTree]:
-    """Two updates by one gradient; the first may be 0, as where a schedule begins there."""
+    """Two updates by the same gradient; the first may be 0, as for a schedule that starts at 0."""
     first, state = optimizer.update(gradient, start, params)
     return [first, optimizer.update(gradient, state, params)[0]]
 
 
 def grows(optimizer: Optimizer, params: PyTree) -> Bool[Array, ""]:
-    """True if doubling a large gradient changes the first updates, as of SGD; not of Adam and its kin, nor if clipped.
+    """True if doubling a large gradient changes the first updates: for SGD, but not for Adam or with clipping.
 
-    An optimizer without an update, as one that gathers several gradients, is taken for one that grows.
+    An optimizer without a first update, such as one that accumulates gradients, is assumed to grow.
     """
     start = first_state(optimizer, params)
     one, two = (
@@ -183,10 +183,10 @@ def grows(optimizer: Optimizer, params: PyTree) -> Bool[Array, ""]:
 
 
 def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> None:
-    """Raises ValueError where the network's scaling is for steps of the other kind.
+    """Raises ValueError if the network's scaling is for steps of the other kind.
 
     Arguments:
-        adaptive: whether steps ignore the scale of gradients, None if that is not known; asked where it matters.
+        adaptive: whether steps ignore the scale of gradients, None if unknown; called only where it matters.
     """
     asked = {net.scaling.optimizers for net in networks_in(problem.net)} - {nets.Optimizers.ANY}
     known = adaptive() if asked else None
@@ -202,14 +202,14 @@ def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> No
 
 
 def ignores_gradient_scale(optimizer: Optimizer, params: PyTree) -> bool | None:
-    """True if the first updates hardly grow when a small gradient is doubled, as of Adam, not of SGD.
+    """True if the first updates hardly grow when a small gradient is doubled: for Adam, not for SGD.
 
-    None where there is no update, as of steps that gather several gradients. Of the parameters shapes are enough.
+    None if there is no update, as when gradients are accumulated. The shapes of the parameters suffice.
     """
     with jax.ensure_compile_time_eval():
         known = optimizer.known()
         where = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), params)
-        # Its norm is that of all leaves together, whose number must not matter.
+        # The norm of all leaves together must not depend on their number.
         size = MODEST * min(1.0, (2 / len(jax.tree.leaves(where))) ** 0.5)
         gradient = jax.tree.map(lambda leaf: _few(leaf, size), where)
         start = first_state(known, where)
@@ -218,12 +218,12 @@ def ignores_gradient_scale(optimizer: Optimizer, params: PyTree) -> bool | None:
             scaled = jax.tree.map(lambda leaf: scale * leaf, gradient)
             return ravel_pytree(_two_updates(known, scaled, start, where))[0]
 
-        nothing = updates(0.0)  # weight decay
+        nothing = updates(0.0)  # the part of weight decay
         one, two = (jnp.linalg.norm(updates(scale) - nothing) for scale in (1.0, 2.0))
         return bool(two < DOUBLED * one) if one != 0 else None
 
 
 def _few(leaf: Array, size: float) -> Array:
-    """A gradient of three numbers at most: more of them would be cut by their norm, smaller ones be below any eps."""
+    """A gradient of at most three nonzeros: the norm of more would be clipped, and smaller ones would be below eps."""
     numbers = size * jnp.array([1.0, -2.0, 3.0], leaf.dtype)[: leaf.size]
     return jnp.zeros(leaf.size, leaf.dtype).at[: numbers.size].set(numbers).reshape(leaf.shape)

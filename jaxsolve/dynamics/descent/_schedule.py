@@ -1,4 +1,4 @@
-"""Steps of descent that do not all stand for the same time."""
+"""Schedules: descent whose steps do not all stand for the same time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,8 @@ from ..._core import closed, opened
 from .._marching import later
 
 
-# Rates are looked up so many at once: a loop that took them one by one would cost as much as a small network's steps.
-# From the end, of which only the last ones are looked for, as many as will do.
+# Number of rates evaluated at once: one by one they would cost as much as the steps of a small network. LAST_BLOCK is
+# for the search from the end, where usually the first block suffices.
 BLOCK, LAST_BLOCK = 1024, 2**16
 
 
@@ -21,7 +21,7 @@ class Schedule(eqx.Module):
     """The gradient-flow time of each step, as a function of the number of steps made before.
 
     Arguments:
-        function: such as a schedule of optax.
+        function: for example an optax schedule.
     """
 
     parts: PyTree
@@ -30,22 +30,22 @@ class Schedule(eqx.Module):
         self.parts = opened(function)
 
     def rate(self, step: Int[Array, ""], dtype: DTypeLike) -> Float[Array, ""]:
-        """Returns the time of the step that is made after so many others."""
+        """Returns the time of the step with this index."""
         with jax.numpy_dtype_promotion("standard"):
-            return jnp.asarray(closed(self.parts)(step.astype(jnp.int32)), dtype)  # as optax counts
+            return jnp.asarray(closed(self.parts)(step.astype(jnp.int32)), dtype)  # optax counts in int32
 
 
 def nearest_steps(
     schedule: Schedule, ts: Float[Array, " times"], max_steps: int
 ) -> tuple[Int[Array, " times"], Float[Array, " times"], Int[Array, ""]]:
-    """For each time the step that ends nearest to it, and when it does; `max_steps + 1` for what is never reached.
+    """For each time the step that ends nearest to it, and its end; `max_steps + 1` for times that are never reached.
 
-    Of steps that end at one time, as where a schedule has come to zero, it is the first. Times beyond a step whose rate
-    is negative or no finite number are NaN. The last number is the step after which no time passes any more, if a time
-    lies beyond it, else `max_steps`.
+    Of several steps that end at the same time, as where a schedule has reached zero, it is the first. Times past a step
+    whose rate is negative or not finite are NaN. The last number is the step after which no more time passes if a
+    requested time lies beyond it, else `max_steps`.
     """
     dtype = ts.dtype
-    slack = 1 + jnp.finfo(dtype).eps ** 0.5  # the last time of a schedule, summed up by the user, is still reached
+    slack = 1 + jnp.finfo(dtype).eps ** 0.5  # so that the end of a schedule, summed by the user, is still reached
     finite = jnp.where(jnp.isinf(ts), 0, ts)
     last = jnp.max(finite)
 
@@ -53,17 +53,17 @@ def nearest_steps(
         first, start, lost, last_end, steps, times, moving = carry
         index = first + jnp.arange(BLOCK)
         rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
-        # NaN goes through the sum into all later times.
+        # The sum carries NaN into all later times.
         rates = jnp.where(jnp.isfinite(rates) & (rates >= 0), rates, jnp.nan)
-        # Rounding is compensated from block to block, so that it does not grow with the number of steps.
+        # Rounding errors are compensated between blocks, so they do not grow with the number of steps.
         ends, missed = later(start, lost, jnp.cumsum(rates))
-        # A step is made if the middle of it lies before the time.
+        # A step is made if its midpoint lies before the requested time.
         made = ((ends - rates / 2)[None, :] < finite[:, None]) & (rates > 0)[None, :]
         at = jnp.max(jnp.where(made, jnp.arange(BLOCK)[None, :], -1), axis=1)
         steps = jnp.where(at >= 0, first + at + 1, steps)
         times = jnp.where(at >= 0, ends[at], times)
         moving = jnp.maximum(moving, jnp.max(jnp.where(rates > 0, index + 1, 0)))
-        # nanmax keeps the last end before a rate that is no number.
+        # nanmax keeps the last end before an invalid rate.
         return first + BLOCK, ends[-1], missed[-1], jnp.nanmax(jnp.append(ends, last_end)), steps, times, moving
 
     def searching(carry):
@@ -77,12 +77,12 @@ def nearest_steps(
     beyond = jnp.isinf(ts) | (finite > slack * end)
     unknown = jnp.isnan(start) & beyond
     never = jnp.where(jnp.isinf(ts), ts, jnp.where(unknown, jnp.nan, finite))
-    moving = jnp.where(start <= last, moving, max_steps)  # else the search has not come to the end
+    moving = jnp.where(start <= last, moving, max_steps)  # otherwise the search stopped before the end
     return jnp.where(beyond, max_steps + 1, steps), jnp.where(beyond, never, times), moving
 
 
 def last_moving(schedule: Schedule, max_steps: int, dtype: DTypeLike) -> Int[Array, ""]:
-    """The step after which a schedule stays at zero, up to `max_steps`: then no time passes, and nothing moves."""
+    """The step after which a schedule stays at zero, at most `max_steps`: after it no time passes and nothing moves."""
 
     def look(carry):
         end, _ = carry

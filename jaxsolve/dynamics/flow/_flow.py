@@ -76,7 +76,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
     Attributes:
         integrator: makes the steps; None if the problem decides.
         until: stops the run when met, located within the step.
-        max_steps: most accepted and rejected steps; the run is then stopped.
+        max_steps: maximum number of steps, accepted and rejected.
         land_on_ts: whether it steps exactly on every requested time instead of interpolating.
 
     Example:

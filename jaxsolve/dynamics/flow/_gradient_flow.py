@@ -37,7 +37,7 @@ class GradientFlow(AbstractFlow, AbstractChoice):
             parameters and to the outputs: their default rtol is 1e-4 (with kinks 1e-2), and they have no atol.
             `RungeKuttaChebyshev` takes 1e-5 and 1e-7 (with kinks, or in float32: 1e-4 and 1e-6).
         until: stops the run when met, located within the step; with it `ts` may end in inf.
-        max_steps: most accepted and rejected steps; the run is then stopped.
+        max_steps: maximum number of steps, accepted and rejected.
         land_on_ts: step exactly on every requested time instead of interpolating. Useful for reference runs: an
             interpolant is often of lower order than its solver.
 

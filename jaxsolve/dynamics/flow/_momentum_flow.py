@@ -45,7 +45,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
             1e-4 and 1e-7). For `FunctionSpace` they are as in `GradientFlow`.
         until: stops the run when first met, located within the step; with it `ts` may end in inf. It is checked where
             steps end: a step of `FunctionSpace` may be longer than an oscillation that meets it.
-        max_steps: most accepted and rejected steps; the run is then stopped.
+        max_steps: maximum number of steps, accepted and rejected.
         land_on_ts: step exactly on every requested time instead of interpolating.
 
     Raises:

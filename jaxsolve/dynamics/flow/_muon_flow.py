@@ -50,7 +50,7 @@ class MuonFlow(AbstractFlow):
         sign_of_vectors: whether biases and other vectors move by g/sqrt(g^2 + eps^2), as in Adam, instead of g.
         rtol: tolerance of a step. None takes 1e-4 (float32: 3e-3).
         until: stops the run when met, located within the step; with it `ts` may end in inf.
-        max_steps: most accepted and rejected steps; the run is then stopped.
+        max_steps: maximum number of steps, accepted and rejected.
 
     Raises:
         ValueError: a number is out of range; when used, the network's scaling is for gradient descent.

@@ -78,7 +78,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         tau: the relaxation time of momentum, > 0, in units of gradient-flow time; an array leaf. None is no momentum.
         change: lower and upper bound on the largest change of an output in one step, 0 <= lower < upper.
         until: stops the run after the first step that ends with it met; with it `ts` may end in inf.
-        max_steps: most accepted and rejected steps; the run is then stopped.
+        max_steps: maximum number of steps, accepted and rejected.
 
     Raises:
         ValueError: the temperature is not a number >= 0, or tau is not > 0; the bounds are not in order; key holds

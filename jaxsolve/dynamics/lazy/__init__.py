@@ -1,1 +1,1 @@
-"""Training under a kernel that does not move, of a network as it is or of infinite width."""
+"""Training under a fixed kernel, for a finite network or at infinite width."""

@@ -1,4 +1,4 @@
-"""Outputs that move under a kernel that does not: in closed form for MSE, marching for any other loss."""
+"""Outputs under a fixed kernel: in closed form for MSE, by marching for any other loss."""
 
 import abc
 import dataclasses
@@ -48,27 +48,27 @@ Kernel = Float[Array, "n m"] | Float[Array, "n out m out"]
 
 
 class AbstractFixedKernel(AbstractApproximation):
-    """df(x)/dt = -sum_i K(x, x_i) dL/df_i from the outputs that the problem starts with.
+    """df(x)/dt = -sum_i K(x, x_i) dL/df_i from the problem's initial outputs.
 
-    It becomes a closed form or a march once the problem is known: `choose` says which. Until then it claims neither.
+    It becomes a closed form or a march once the problem is known, by `choose`. Until then it is neither.
 
     Attributes:
-        flow: None, or what marches in function space.
+        flow: the dynamics that marches in function space, or None.
     """
 
     flow: eqx.AbstractVar[AbstractMarching | None]
 
     @abc.abstractmethod
     def ntk(self, problem: Problem, x1: Inputs, x2: Inputs | None = None) -> Kernel:
-        """The kernel between inputs; without outputs if it is the same for each."""
+        """The kernel between inputs, without output axes if it is the same for every output."""
 
     @abc.abstractmethod
     def settled(self, problem: Problem) -> "AbstractFixedKernel":
-        """The same, with all that takes long to find from a problem found once."""
+        """The same dynamics, with everything expensive computed once for this problem."""
 
     @abc.abstractmethod
     def doubt(self, problem: Problem, final: View) -> str:
-        """A sentence on what is wrong with the kernel of a run that has ended; empty if nothing is seen."""
+        """A sentence on what is wrong with the kernel of a finished run; empty if no fault is found."""
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class AbstractFixedKernel(AbstractApproximation):
         return ts if self.flow is None else self.flow.times(ts)
 
     def ways(self, problem: Problem) -> "tuple[KernelSolution] | tuple[KernelMarch, ...]":
-        """The closed form for MSE, unless there is a flow; else marches in function space."""
+        """The closed form for MSE if there is no flow, else marches in function space."""
         if self.flow is None and isinstance(problem.loss, MSE):
             return (KernelSolution(self),)
         flow: Any = GradientFlow() if self.flow is None else self.flow
@@ -100,28 +100,28 @@ class AbstractFixedKernel(AbstractApproximation):
     def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
         if (flow := self._choosing(problem)) is None:
             return 0
-        # Without a last time there is no stiffness to count on: shapes decide, and no kernel is computed for that.
+        # Without a last time there is no stiffness to predict from, so shapes decide and no kernel is computed.
         if is_endless(ts):
             return self._of_model(flow.way, problem)
         return _way_in_function_space(self, flow, problem, ts)  # pyright: ignore[reportArgumentType]
 
     def _of_model(self, asked: Callable[[Problem], Any], problem: Problem) -> Any:
-        """The answer of a flow on the shapes of its model, which has no kinks where the network may have some."""
+        """The result for the shapes of the flow's model, which has no kinks even if the network has some."""
         return in_shapes(lambda problem: asked(_model(problem, _inputs(self, problem))), problem)
 
     def _choosing(self, problem: Problem) -> AbstractChoice | None:
-        """The flow in function space, if it has a choice."""
+        """The flow in function space, if it leaves a choice."""
         flow = GradientFlow() if self.flow is None else self.flow
         closed = self.flow is None and isinstance(problem.loss, MSE)
         return flow if isinstance(flow, AbstractChoice) and not closed else None
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        """The problem at time t in [0, inf], in closed form. Raises NotApplicable for another loss than MSE."""
+        """The problem at time t in [0, inf], in closed form. Raises NotApplicable for a loss other than MSE."""
         return KernelSolution(self).at(problem, t)
 
 
 def check_flow(flow: Any) -> AbstractMarching | None:
-    """Returns a marching dynamics or None; raises TypeError for anything else, ValueError for one of images."""
+    """Returns a marching dynamics or None; raises TypeError for anything else, ValueError for augmentation or noise."""
     if isinstance(flow, Descent) and (flow.augmentation is not None or flow.noise is not None):
         raise ValueError(
             "flow moves the outputs themselves and sees no inputs, so it cannot augment them, nor add noise to the "
@@ -133,15 +133,15 @@ def check_flow(flow: Any) -> AbstractMarching | None:
 
 
 def train_and_test(source: AbstractFixedKernel, problem: Problem) -> tuple[Array, Array | None]:
-    """The kernel on the training set, and between test and training set."""
-    # A run in `at` is made once for both kernels.
+    """The kernel on the training set, and between test and training sets."""
+    # So that a run in `at` is solved once for both kernels.
     source = source.settled(problem)
     kernel = source.ntk(problem, problem.x)
     return kernel, None if problem.x_test is None else source.ntk(problem, problem.x_test, problem.x)
 
 
 def with_outputs(kernel: Kernel, problem: Problem) -> Float[Array, "n out n out"]:
-    """A kernel as observables know it."""
+    """A kernel in the form used by observables."""
     if kernel.ndim == 4:
         return kernel
     eye = jnp.eye(problem.out_size, dtype=kernel.dtype)
@@ -154,7 +154,7 @@ def _squared(problem: Problem) -> Assumption:
 
 
 class KernelSolution(AbstractStandIn, AbstractRandomAccess):
-    """The closed form under MSE.
+    """The closed form for MSE.
 
     Arguments:
         source: the kernel.
@@ -174,7 +174,7 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
         flow = kernels.linearized(kernel, problem.y, start=start)
         t = jnp.asarray(t, problem.dtype)
         test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
-        kernel = with_outputs(kernel, problem)  # which stands still
+        kernel = with_outputs(kernel, problem)  # constant in time
         certificate = Certificate.of_spectrum(_spectral_error(flow, t, cross, test))
         return View(
             problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel, certificate=certificate
@@ -185,7 +185,7 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
 
 
 def _spectral_error(flow: Any, t: Array, cross: Kernel | None, test: Array | None) -> Float[Array, ""]:
-    """The relative error of outputs by rounding of the kernel, or that of test outputs where it is larger."""
+    """The relative error of outputs due to rounding of the kernel, or of test outputs if that is larger."""
     error = flow.spectrum.error(t, flow.ridge, len(flow.y))
     if cross is None or test is None:
         return error
@@ -193,11 +193,11 @@ def _spectral_error(flow: Any, t: Array, cross: Kernel | None, test: Array | Non
 
 
 class _Inputs(eqx.Module):
-    """The data of a problem that a feature model sees.
+    """The data of a problem for a feature model.
 
     Attributes:
-        train, test: features, and behind them the outputs at the start.
-        spectrum: where the pull of the loss at the start lies in the spectrum of the kernel.
+        train, test: features, followed by the initial outputs.
+        spectrum: the decomposition of the initial pull of the loss in the spectrum of the kernel.
     """
 
     train: Float[Array, "n blocks features_and_columns"]
@@ -220,12 +220,12 @@ class KernelState(AbstractSavingState):
 
     @property
     def saves(self) -> Saves | None:
-        """The values that the march has saved so far; None for a user's own dynamics."""
+        """The values saved so far; None for a user's own dynamics."""
         return self.inner.saves if isinstance(self.inner, AbstractSavingState) else None
 
 
 class KernelMarch(AbstractStandIn, AbstractStoppable, AbstractMarching):
-    """Any marching dynamics, run on a model that is linear in its weights and has the fixed kernel as its NTK.
+    """A marching dynamics, run on a model that is linear in its weights and has the fixed kernel as its NTK.
 
     Arguments:
         source: the kernel.
@@ -251,7 +251,7 @@ class KernelMarch(AbstractStandIn, AbstractStoppable, AbstractMarching):
         return self.source.doubt(problem, final)
 
     def check(self, problem: Problem) -> Validity:
-        """Says whether the kernel describes a problem."""
+        """Whether the kernel describes a problem."""
         return self.source.check(problem)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> KernelState:
@@ -290,7 +290,7 @@ class KernelMarch(AbstractStandIn, AbstractStoppable, AbstractMarching):
 
 
 def _certificate(run: March, spectrum: Any, samples: int) -> Certificate:
-    """The flow's own, with what rounding of the kernel leaves open; by the time scale of MSE for other losses."""
+    """The flow's own certificate, plus the error from rounding of the kernel on the time scale of MSE."""
     error = spectrum.error(run.t_end, jnp.zeros_like(run.t_end), samples)
     if run.certificate is None:
         return Certificate.of_spectrum(error)
@@ -300,12 +300,12 @@ def _certificate(run: March, spectrum: Any, samples: int) -> Certificate:
 def _inputs(source: AbstractFixedKernel, problem: Problem) -> _Inputs:
     kernel, cross = train_and_test(source, problem)
     features = kernels.features(kernel, cross)
-    # The model would call its features invalid, not the hyperparameters they came from.
+    # Invalid hyperparameters become NaN features, which the model reports as invalid.
     train = jnp.where(problem.valid, features.train, jnp.nan)
     start = problem.outputs(problem.params)
-    # y - f for MSE. For other losses it takes the place of that: what the loss pulls at first.
+    # y - f for MSE; for other losses the initial pull of the loss takes its place.
     pull = -len(problem.y) * problem.loss.gradient(start, problem.y)
-    spectrum = kernels.linearized(kernel, start + pull, start=start).spectrum  # of one decomposition, to XLA
+    spectrum = kernels.linearized(kernel, start + pull, start=start).spectrum  # XLA merges the decompositions
     train = beside(train, start)
     if features.others is None:
         return _Inputs(train, None, spectrum)
@@ -314,16 +314,16 @@ def _inputs(source: AbstractFixedKernel, problem: Problem) -> _Inputs:
 
 @eqx.filter_jit
 def _way_in_function_space(source: AbstractFixedKernel, flow: AbstractChoice, problem: Problem, ts: Array) -> Array:
-    """The index of the flow's way on the model: the problem's own kernel says how stiff it is."""
+    """The index of the flow's way on the model, whose stiffness comes from the problem's own kernel."""
     return jnp.asarray(flow.way(_model(problem, _inputs(source, problem)), ts))
 
 
 def _model(problem: Problem, inputs: _Inputs) -> Problem:
     """The problem with a feature model as its network."""
     net = FeatureModel.at_start(inputs.train, problem.out_size)
-    # Not a new problem: its targets have been read by the loss.
+    # Not a new problem, because the loss has already processed its targets.
     fields = lambda p: (p.net, p.x, p.x_test, p.initial, p.initial_test, p.state)
-    starts = jax.tree.map(jnp.zeros_like, (problem.initial, problem.initial_test))  # the model's outputs are what moves
+    starts = jax.tree.map(jnp.zeros_like, (problem.initial, problem.initial_test))  # `inputs` are centered already
     return eqx.tree_at(
         fields, problem, (net, inputs.train, inputs.test, *starts, None), is_leaf=lambda leaf: leaf is None
     )

@@ -1,4 +1,4 @@
-"""The flow under the NTK of a network that stands still."""
+"""The flow under the NTK of a network, held fixed."""
 
 from typing import Any
 
@@ -16,31 +16,31 @@ from ._fixed_kernel import AbstractFixedKernel, check_flow
 from ._run_end import RunEnd
 
 
-# So many samples stand for all where a kernel is checked: a gradient of them takes little.
+# Number of samples used to check a kernel: enough to represent all, with cheap gradients.
 SAMPLES = 64
 
 
 class FrozenKernel(AbstractFixedKernel):
     """df(x)/dt = -sum_i K(x, x_i) dL/df_i under a fixed empirical NTK: the network linearized in its parameters.
 
-    It starts from the outputs of the problem's own start (0 if centered), at eta-weighted NTK, gamma included. For MSE
-    in closed form, at any t in [0, inf]: f(t) = y + exp(-K t/n)(f_0 - y). For other losses by `GradientFlow()` in
+    It starts from the problem's initial outputs (0 if centered). The NTK is eta-weighted and includes gamma. MSE has a
+    closed form at any t in [0, inf]: f(t) = y + exp(-K t/n)(f_0 - y). Other losses are solved by `GradientFlow()` in
     function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`.
 
     Provides outputs, test outputs, and the kernel, which is constant. Outside of traces and sweeps, `solve` compares
-    the kernel of some samples with gradients, as `js.kernels.check`, and warns if they differ by more than rounding.
+    the kernel with gradients on some samples, like `js.kernels.check`, and warns if they differ by more than rounding.
 
     Arguments:
-        at: the network whose NTK it is; None takes the problem's start. With `traj.final.net` of a finished run it is
-            the kernel that the run has learnt, and with `dynamics.RunEnd(GradientFlow(), t)` that of a run of the
-            problem itself, so in a sweep of every lane its own.
+        at: the network whose NTK is used; None takes the problem's start. `traj.final.net` of a finished run gives the
+            kernel learned by that run. `dynamics.RunEnd(GradientFlow(), t)` runs the problem itself, so in a sweep
+            every lane has its own kernel.
         flow: a marching dynamics for function space, such as `GradientFlow(rtol=1e-8)` or `Descent(optax.sgd(0.1))`,
-            then used for MSE, too. Optimizers that look at single parameters, such as Adam, see those of a linear model
-            with features K^(1/2), not the network's.
+            which is then also used for MSE. Optimizers that act per parameter, such as Adam, act on the weights of a
+            linear model with features K^(1/2), not on the network's.
 
     Raises:
-        TypeError: `at` is no network, or `flow` is no marching dynamics.
-        ValueError: `at` takes or returns other shapes or dtypes than the problem's network.
+        TypeError: `at` is not a network, or `flow` is not a marching dynamics.
+        ValueError: `at` takes or returns shapes or dtypes that differ from the problem's network.
         NotApplicable: when used, the run in `at` failed (in a sweep the lane ends as `not_applicable`).
 
     Example:
@@ -72,7 +72,7 @@ class FrozenKernel(AbstractFixedKernel):
         self.flow = check_flow(flow)
 
     def settled(self, problem: Problem) -> "FrozenKernel":
-        """With the network at which a run ends in the place of the run."""
+        """The same, with a run in `at` replaced by its final network."""
         if not isinstance(self.source_net, RunEnd):
             return self
         return FrozenKernel(self.source_net.network(problem), flow=self.flow)
@@ -96,9 +96,9 @@ class FrozenKernel(AbstractFixedKernel):
         return kernel
 
     def doubt(self, problem: Problem, final: View) -> str:
-        """The doubt of `kernels.check`, on some samples; empty if the kernel is right.
+        """The doubt from `kernels.check` on some samples; empty if the kernel is right.
 
-        Not of the kernel of a network with state, which is none of single samples, nor of a run's end.
+        Not for a network with state, whose kernel couples samples, nor for the end of a run.
         """
         if problem.state is not None or isinstance(self.source_net, RunEnd):
             return ""
@@ -110,5 +110,5 @@ class FrozenKernel(AbstractFixedKernel):
         return "" if found.holds else found.doubt
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """The assumption that a run reaches the end that has this kernel; other networks all have a linearization."""
+        """The assumption that a run in `at` reaches its end; any other network has a linearization."""
         return (self.source_net.assumption(problem),) if isinstance(self.source_net, RunEnd) else ()

@@ -1,4 +1,4 @@
-"""The flow of an infinitely wide network from the outputs of a finite one."""
+"""The flow of an infinitely wide network from the initial outputs of a finite one."""
 
 import math
 
@@ -13,22 +13,22 @@ from ._fixed_kernel import AbstractFixedKernel, check_flow
 
 
 class InfiniteWidth(AbstractFixedKernel):
-    """df(x)/dt = -sum_i K(x, x_i) dL/df_i under the NTK that the network would have at infinite width.
+    """df(x)/dt = -sum_i K(x, x_i) dL/df_i under the NTK of the network at infinite width.
 
-    It starts from the outputs of the problem's own start (0 if centered); the kernel is eta-weighted, gamma included,
-    and the same for every output. For MSE in closed form at any t in [0, inf], for other losses by `GradientFlow()` in
-    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`. Mean and covariance
-    over all starts are in `kernels.linearized_ensemble`.
+    It starts from the problem's initial outputs (0 if centered). The kernel is eta-weighted, includes gamma, and is the
+    same for every output. MSE has a closed form at any t in [0, inf]; other losses are solved by `GradientFlow()` in
+    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`. For mean and covariance
+    over initializations see `kernels.linearized_ensemble`.
 
-    Where features move however wide the network is (`Scaling.mean_field`, `Scaling.mup`), the kernel does not stand
-    still. A network has one width and tells no limit, so the numbers decide. m sigma sqrt(fan_in), by which a layer
-    multiplies the size of its input, is of one order in all layers in a kernel limit, and smaller in the read-out by
-    1/sqrt(n) in the others, n its fan_in. There it must be at least n^(-1/4), the middle of the two, times the smallest
-    of the other layers. sigma of all layers and gamma may be as small as they like: the limit is still this kernel,
-    and the network far from it.
+    The kernel is not fixed where features move at any width (`Scaling.mean_field`, `Scaling.mup`). A single network has
+    one width and no limit, so its numbers decide. The factor m sigma sqrt(fan_in), by which a layer multiplies the size
+    of its input, has the same order in all layers in a kernel limit; in other limits it is smaller by 1/sqrt(n) in the
+    read-out, n its fan_in. So the read-out's factor must be at least n^(-1/4), halfway between, times the smallest of
+    the other layers. sigma of all layers and gamma may be arbitrarily small: the limit is still this kernel, with the
+    network far from it.
 
-    The kernel of an activation that is none of `js.nets` may have an error (`kernels.infinite` says which, and warns
-    outside of a trace): above 10 % of its size, as it is estimated from the first 16 inputs, it is not used.
+    The kernel of an activation from outside `js.nets` may have an error (`kernels.infinite` reports it, and warns
+    outside of a trace). Above 10 %, estimated from the first 16 inputs, the kernel is not used.
 
     Provides outputs, test outputs, and the kernel, which is constant.
 
@@ -36,9 +36,9 @@ class InfiniteWidth(AbstractFixedKernel):
         flow: a marching dynamics for function space, as for `FrozenKernel`.
 
     Raises:
-        NotApplicable: when used, if the read-out is that small, or the kernel that wrong (in a sweep the lane ends as
+        NotApplicable: when used, if the read-out is too small or the kernel too inaccurate (in a sweep the lane ends as
             not_applicable).
-        TypeError: `flow` is no marching dynamics, or (when used) the network does not name its layers.
+        TypeError: `flow` is not a marching dynamics, or (when used) the network does not name its layers.
         ValueError: when used, if a layer has no known limit, or an activation jumps (see `kernels.infinite`).
         NeuralTangentsUnavailable: when used, if neural-tangents is missing or broken.
 
@@ -62,20 +62,20 @@ class InfiniteWidth(AbstractFixedKernel):
         self.flow = check_flow(flow)
 
     def settled(self, problem: Problem) -> "InfiniteWidth":
-        """Itself: nothing of it depends on where the network is."""
+        """Returns itself: it does not depend on the parameters."""
         return self
 
     def ntk(self, problem: Problem, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n m"]:
         """The eta-weighted NTK at infinite width."""
         eta = problem.eta if isinstance(problem.net, nets.AbstractLayered) else None
-        return kernels.infinite(problem.net, x1, x2, eta=eta).ntk  # the rates of neural-tangents are 1
+        return kernels.infinite(problem.net, x1, x2, eta=eta).ntk  # without layers eta is 1, as in neural-tangents
 
     def doubt(self, problem: Problem, final: View) -> str:
-        del problem, final  # no gradients would tell; `kernels.infinite` estimates its own error
+        del problem, final  # gradients cannot check it; `kernels.infinite` estimates its own error
         return ""
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """A width without padding; a known kernel; a read-out not smaller than the others by a power of the width."""
+        """A width without padding; a known kernel; a read-out not smaller than other layers by a power of the width."""
         if getattr(problem.net, "units", None) is not None:
             detail = "padding; make it with an integer as its width"
             return (Assumption.of_kind("a width without padding", False, detail, problem.dtype),)
@@ -92,8 +92,8 @@ class InfiniteWidth(AbstractFixedKernel):
         least = math.prod(problem.net.weights[-1].shape[1:]) ** -0.25
         missing = jnp.maximum(1 - share / least, 0)
         name = f"m sigma sqrt(fan_in) of the last layer at least fan_in^(-1/4) = {least:.2g} of that of the others"
-        if isinstance(problem.net, nets.AbstractDense):  # gamma may make up for it
-            # Either will do: a read-out that is not small, or a richness below N^(-1/4), as `RichLimit` asks for more.
+        if isinstance(problem.net, nets.AbstractDense):  # gamma may compensate
+            # Either suffices: a read-out that is not small, or a richness below N^(-1/4); `RichLimit` requires more.
             missing = jnp.minimum(missing, jnp.maximum(1 - least / nonzero(dmft.normal_form(problem.net).richness), 0))
         detail = (
             "below that, and where gamma does not make the richness that small, the limit of infinite width is not a "

@@ -1,4 +1,4 @@
-"""The network that a run of the same problem ends with."""
+"""The final network of a run on the same problem."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ from ..._results import FIRST_FAILURE, result_code
 
 
 class RunEnd(eqx.Module):
-    """The network that a run ends with: in a sweep, in every lane that of its own problem.
+    """The final network of a run; in a sweep, every lane runs its own problem.
 
-    For `FrozenKernel(at=...)`, whose kernel is then the one that the run has learnt. The run is made anew wherever it
-    is asked for; if it fails, what follows from it is NaN, and the solution is `not_applicable`.
+    For `FrozenKernel(at=...)`, whose kernel is then the one learned by the run. The run is repeated wherever it is
+    needed. If it fails, everything derived from it is NaN, and the solution is `not_applicable`.
 
     Arguments:
         dynamics: a marching dynamics that moves parameters, such as `GradientFlow()`.
-        t: when it ends, in gradient-flow time > 0; inf if the dynamics has an `until`.
+        t: final gradient-flow time, > 0; may be inf if the dynamics has an `until`.
 
     Raises:
-        TypeError: dynamics does not march, or moves no parameters; t is no number.
+        TypeError: dynamics does not march or does not move parameters; t is not a number.
         ValueError: t is not positive, or inf without `until`.
 
     Example:
@@ -58,7 +58,7 @@ class RunEnd(eqx.Module):
             )
 
     def network(self, problem: Problem) -> Any:
-        """The network at the end."""
+        """The final network."""
         params, failed = _end(problem, self.dynamics, self.t)
         return problem.network(jax.tree.map(lambda leaf: jnp.where(failed, jnp.nan, leaf), params))
 
@@ -70,11 +70,11 @@ class RunEnd(eqx.Module):
         return Assumption("a run in `at` that does not fail", violation, 0.0, detail)
 
 
-@eqx.filter_jit  # so that the network and the assumption, in one program, come from one run
+@eqx.filter_jit  # lets the network and the assumption share one run in a program
 def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> tuple[Any, Bool[Array, ""]]:
-    """The parameters at the end, and whether the run failed."""
-    fine = are_times(t[None], dynamics) & (t > 0)  # traced, it may be any number
-    # With a time that is none the march ends at once, where it could go on for ever.
+    """The final parameters, and whether the run failed."""
+    fine = are_times(t[None], dynamics) & (t > 0)  # a traced t may be any number
+    # With an invalid time the march ends at once, instead of possibly never.
     ts = jnp.where(fine, t, 0)[None].astype(problem.dtype)
     run = march(problem, resolve(dynamics, problem, ts), ts)  # pyright: ignore[reportArgumentType]
     return run.view(problem, run.t_end, run.params).params, ~fine | (result_code(run.result) >= FIRST_FAILURE)

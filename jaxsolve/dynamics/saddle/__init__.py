@@ -1,1 +1,1 @@
-"""The limit of small weights, in which training goes from saddle to saddle."""
+"""The limit of small weights, in which training moves from saddle to saddle."""

@@ -1,4 +1,4 @@
-"""Neurons that count flow to a minimum of the loss, which has no time of its own in the limit of small weights."""
+"""The flow of active neurons to a minimum of the loss, which takes no time in the limit of small weights."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 
 _MAX_STEPS = 1000
-_CALM = 3  # steps that change the loss by rounding alone: where Newton's method converges, one makes it exact
+_CALM = 3  # steps that change the loss by rounding alone; once Newton's method converges, one is exact
 
 
 class _Flow(NamedTuple):
@@ -21,11 +21,11 @@ class _Flow(NamedTuple):
 
 
 def settle(objective: Callable[[Array], Float[Array, ""]], start: Float[Array, "neurons size"]) -> Any:
-    """The weights where gradient flow from here comes to rest.
+    """The weights where gradient flow from `start` comes to rest.
 
-    By linearly implicit Euler steps, twice as long after each one that lowers the loss: first they follow the flow,
-    then they are Newton's. A step for which 1/h + Hessian is not positive definite would leave the flow, and is
-    halved, as is one that does not lower the loss.
+    Uses linearly implicit Euler steps, and doubles the step size after each one that does not raise the loss: at first
+    they follow the flow, later they are Newton steps. A step for which 1/h + Hessian is not positive definite would
+    leave the flow. Such a step, or one that raises the loss, is rejected, and the step size is divided by 4.
     """
     shape, dtype = start.shape, start.dtype
     value = lambda flat: objective(flat.reshape(shape))
@@ -38,7 +38,7 @@ def settle(objective: Callable[[Array], Float[Array, ""]], start: Float[Array, "
         moved = flow.weights - jax.scipy.linalg.cho_solve((factor, True), slope)
         loss = value(moved)
         better = loss <= flow.loss  # false for NaN
-        # Where nothing but rounding is left, steps may raise the loss by as much.
+        # Once only rounding is left, steps may raise the loss by that much.
         calm = jnp.where(jnp.abs(loss - flow.loss) <= eps * begin.loss, flow.calm + 1, 0)
         keep = lambda new, old: jnp.where(better, new, old)
         step = jnp.where(better, 2 * flow.step, flow.step / 4)

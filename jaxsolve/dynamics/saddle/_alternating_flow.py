@@ -1,4 +1,4 @@
-"""Small weights: the order, the times and the levels of the drops from saddle to saddle."""
+"""Training from small weights: the order, times and levels of the drops from saddle to saddle."""
 
 from typing import Any, NamedTuple
 
@@ -18,12 +18,12 @@ from ._dormant import Population, wait
 
 
 class Drops(eqx.Module):
-    """The drops of a run from small weights, in their order; those that never come are at t = inf.
+    """The drops of a run from small weights, in order; drops that never occur are at t = inf.
 
     Attributes:
-        times: when each drop is at half of its amplitude, so that a quarter of it is left of the loss.
+        times: the time at which each drop reaches half its amplitude, with a quarter of its loss left.
         losses: the training loss before the first drop and after each one.
-        neurons: the index of the neuron that becomes active, -1 for drops that never come.
+        neurons: the index of the neuron that becomes active, -1 for drops that never occur.
         params: the parameters before the first drop and after each one, stacked; dormant neurons are 0.
 
     Example:
@@ -44,29 +44,29 @@ class Drops(eqx.Module):
 class AlternatingFlow(AbstractRandomAccess):
     r"""Training from small weights, saddle to saddle: dormant neurons grow until one counts, active ones rest at once.
 
-    Of networks $f = \sum_i g(\theta_i, x)$ whose neurons are homogeneous, of degree $\kappa \ge 2$, under mean
-    squared error. Each dormant neuron climbs its utility $U(\theta) = \frac1n \sum_\mu g(\theta, x_\mu) \cdot r_\mu$
-    under the residual r of the active ones: with $d = \theta/|\theta|$,
+    For networks $f = \sum_i g(\theta_i, x)$ of homogeneous neurons, of degree $\kappa \ge 2$, under mean squared error.
+    Each dormant neuron climbs its utility $U(\theta) = \frac1n \sum_\mu g(\theta, x_\mu) \cdot r_\mu$ under the
+    residual r of the active ones: with $d = \theta/|\theta|$,
 
     $$\frac{d |\theta|}{dt} = \kappa |\theta|^{\kappa-1} U(d), \quad
     \frac{d d}{dt} = |\theta|^{\kappa-2} (1 - d d^\top) \nabla U(d).$$
 
-    The first that is large enough to fit its part of the residual becomes active; then the active ones flow to a
-    minimum of the loss, in no time. An active neuron that shrinks to 0 there is dormant again. Neurons that are to add
-    the same (to 99 % in cosine) count together.
+    The first neuron large enough to fit its part of the residual becomes active; then the active ones flow to a minimum
+    of the loss instantaneously. An active neuron that shrinks to 0 there becomes dormant again. Neurons with the same
+    destined contribution (to 99 % in cosine) count together.
 
-    It is the limit of gradient flow for weights of size $a \to 0$. Times of drops grow like $\log(1/a)$ for
-    $\kappa = 2$ and like $a^{2-\kappa}$ above. For $\kappa = 2$ they are off by a constant, relatively by
-    $1/\log(1/a)$. What a neuron has grown of one direction beside another is lost once it is below rounding: below
-    about $a = 10^{-8}$ ($10^{-4}$ in single precision) drops after the first may be late or missing.
+    This is the limit of gradient flow for weights of size $a \to 0$. Times of drops grow like $\log(1/a)$ for
+    $\kappa = 2$ and like $a^{2-\kappa}$ above. For $\kappa = 2$ they are off by a constant, a relative error of
+    $1/\log(1/a)$. The growth of a small component of a neuron is lost to rounding: below about $a = 10^{-8}$ ($10^{-4}$
+    in single precision) drops after the first may be late or missing.
 
     For `nets.MLP` of depth 1 without biases with ReLU, leaky ReLU or linear activation, `nets.TwoLayerLinear`,
-    `nets.LinearAttention` with separate keys and queries, and any other neurons by `nets.Neurons`. With `js.solve`
-    it shows plateaus, between which the loss jumps; `drops` gives times, levels and neurons. Provides parameters,
-    outputs, NTK: those at the saddles, where dormant neurons are 0.
+    `nets.LinearAttention` with separate keys and queries, and any other neurons by `nets.Neurons`. With `js.solve` it
+    yields plateaus, between which the loss jumps; `drops` gives times, levels and neurons. Provides parameters, outputs
+    and NTK at the saddles, where dormant neurons are 0.
 
     Arguments:
-        drops: the most drops to look for.
+        drops: maximum number of drops to look for.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1e-6, 1e-6], eta=[1.0, 1.0])
@@ -81,8 +81,8 @@ class AlternatingFlow(AbstractRandomAccess):
           neural networks}, author={Daniel Kunin and others}, year={2025}, note={arXiv 2506.06489}}
 
     Raises:
-        NotApplicable: when used, if the network is no such sum, the loss is another one, or the problem is centered.
-        ValueError, TypeError: drops is no integer >= 1.
+        NotApplicable: when used, if the network is not such a sum, the loss is not MSE, or the problem is centered.
+        ValueError, TypeError: drops is not an integer >= 1.
     """
 
     most: int = eqx.field(static=True)  # a shape
@@ -125,7 +125,7 @@ class AlternatingFlow(AbstractRandomAccess):
         """The order, the times and the levels of the drops, and the parameters at the saddles.
 
         Raises:
-            NotApplicable: the problem is of another kind.
+            NotApplicable: the problem is of a different kind.
         """
         if (validity := self.check(problem)).structural:
             raise validity.refusal(self.name)
@@ -165,12 +165,12 @@ def _drops(problem: Problem, most: int) -> Drops:
     loss_of = lambda residual: problem.loss.value(y - residual, y)
     norms = jnp.linalg.norm(start, axis=1)
     neurons = Population(start / nonzero(norms)[:, None], jnp.log(norms), jnp.zeros(count, bool))
-    # Gains below what rounding leaves of the targets are none.
+    # Gains below the rounding error of the targets count as zero.
     least = 2 * loss_of(y) * float(jnp.finfo(dtype).eps) ** 0.5
     slots = min(count, most)
 
     def rest(neurons: Population) -> Population:
-        """The active neurons where they come to rest."""
+        """The population with active neurons at rest."""
         places = jnp.nonzero(neurons.active, size=slots, fill_value=count)[0]
         held = lambda leaf: jnp.take(leaf, places, axis=0, mode="clip")
         constants, here = jax.tree.map(held, found.constants), places < count
@@ -183,7 +183,7 @@ def _drops(problem: Problem, most: int) -> Drops:
         after = settle(objective, before)
         norms = jnp.linalg.norm(after, axis=1)
         gone = norms < 1e-3 * jnp.linalg.norm(before, axis=1)
-        # One that has shrunk to 0 is dormant again, at the size that it had: it falls, and may rise, from there.
+        # A neuron that has shrunk to 0 is dormant again at its former size, from which it falls and may rise.
         write = lambda leaf, new: leaf.at[places].set(jnp.where(_like(gone, new), held(leaf), new), mode="drop")
         return Population(
             write(neurons.directions, after / nonzero(norms)[:, None]),

@@ -1,9 +1,9 @@
-r"""Population too small to change the residual: each climbs its own utility until the first is large enough to count.
+r"""Neurons too small to change the residual: each climbs its own utility until the first is large enough to count.
 
 With $\theta = e^\rho d$, $|d| = 1$, and the utility $U(d) = \frac1n \sum_\mu g(d, x_\mu) \cdot r_\mu$ of a neuron of
-degree $\kappa$ under a fixed residual r, the gradient flow of $\theta$ is
-$\dot\rho = \kappa e^{(\kappa-2)\rho} U$ and $\dot d = e^{(\kappa-2)\rho} (1 - d d^\top) \nabla U$. The clock s with
-$dt/ds = e^{-(\kappa-2)\max\rho}$ makes all rates at most those of $\kappa = 2$: above it, sizes blow up at a finite t.
+degree $\kappa$ under a fixed residual r, the gradient flow of $\theta$ is $\dot\rho = \kappa e^{(\kappa-2)\rho} U$ and
+$\dot d = e^{(\kappa-2)\rho} (1 - d d^\top) \nabla U$. The clock s with $dt/ds = e^{-(\kappa-2)\max\rho}$ bounds all
+rates by those of $\kappa = 2$; for larger $\kappa$ sizes blow up at a finite t.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,21 @@ from jaxtyping import Array, Bool, Float, Int
 from ..._numerics import nonzero
 
 
-_RTOL = 1e-4  # of logarithms of sizes, and of directions
-_PACE = 0.5  # the longest step times the fastest growth: what is small beside a direction must grow rightly, too
+_RTOL = 1e-4  # for log sizes and for directions
+_PACE = 0.5  # longest step times fastest growth: small components must grow accurately too
 _MAX_STEPS = 2**17
-_STEPS_TO_SETTLE = 2**12  # kinks are crossed slowly, and on a ridge of the utility there is no rest
-_SETTLED = 1e-3  # the part of the slope of the utility along the sphere that counts as none
-_ALIKE = 0.99  # cosine of what two neurons add, from where on they act together
+_STEPS_TO_SETTLE = 2**12  # kinks are crossed slowly, and a ridge of the utility has no rest point
+_SETTLED = 1e-3  # relative slope of the utility along the sphere that counts as zero
+_ALIKE = 0.99  # cosine of the outputs of two neurons above which they act together
 
 
 class Population(NamedTuple):
-    """All neurons at one time, in units in which all rates are 1.
+    """All neurons at one time, in units where all rates are 1.
 
     Attributes:
-        directions: of unit length.
-        sizes: logarithms of lengths.
-        active: which ones change the residual.
+        directions: unit vectors.
+        sizes: logarithms of the lengths.
+        active: which neurons change the residual.
     """
 
     directions: Float[Array, "neurons size"]
@@ -44,18 +44,18 @@ class Population(NamedTuple):
         return jnp.exp(self.sizes)[:, None] * self.directions
 
 
-# What neurons of these weights add to the outputs.
+# The contributions of neurons with these weights to the outputs.
 Added = Callable[[Float[Array, "neurons size"]], Float[Array, "neurons n out"]]
 
 
 class Wait(NamedTuple):
-    """The time until a neuron counts.
+    """The wait until a neuron counts.
 
     Attributes:
-        t: inf if none ever does.
-        neurons: as they are then.
-        first: the one that counts.
-        target: its weights where it has gone, at the size at which it fits best.
+        t: the waiting time, inf if no neuron ever counts.
+        neurons: the neurons at that time.
+        first: the index of the neuron that counts.
+        target: its weights at its destination, at the size that fits best.
     """
 
     t: Float[Array, ""]
@@ -67,11 +67,11 @@ class Wait(NamedTuple):
 def wait(
     added: Added, degree: float, neurons: Population, residual: Float[Array, "n out"], least: Float[Array, ""]
 ) -> Wait:
-    """Lets all dormant neurons grow until those of one kind would fit their part of the residual.
+    """Lets all dormant neurons grow until those of one kind fit their part of the residual.
 
-    Where a neuron is heading, it can lower the loss by $G/2 = U^2/(2 |g|^2)$, at the size at which $U = |g|^2 = G$. It
-    counts once it, with all others that add the same, has the utility G: at half of the amplitude that two equal
-    layers reach. `least` is the smallest gain G for which a neuron ever counts.
+    At its destination a neuron can lower the loss by $G/2 = U^2/(2 |g|^2)$, at the size where $U = |g|^2 = G$. It
+    counts once its utility, with all neurons of the same contribution, reaches G: the time at which two equal layers
+    are at half their amplitude. `least` is the smallest gain G for which a neuron ever counts.
     """
     dtype, n = residual.dtype, len(residual)
     utilities = lambda d: jnp.sum(added(d) * residual[None], axis=(1, 2)) / n
@@ -93,11 +93,11 @@ def wait(
     together = (cosine > _ALIKE) & able[None, :]
 
     def excess(t, y, *_, **__) -> Float[Array, ""]:
-        """The logarithm of the largest utility of neurons of one kind, over what makes them count."""
+        """The logarithm of the largest utility of neurons of one kind, over its threshold."""
         del t
         d, rho, _ = y
         now = jnp.maximum(utilities(d), 0)
-        largest = jnp.max(jnp.where(able, rho, -jnp.inf))  # taken out of the sum, so that nothing underflows
+        largest = jnp.max(jnp.where(able, rho, -jnp.inf))  # factored out of the sum to avoid underflow
         shared = together.astype(dtype) @ (now * jnp.exp(degree * jnp.where(able, rho - largest, -jnp.inf)))
         log = jnp.log(jnp.maximum(shared, jnp.finfo(dtype).tiny)) + degree * largest - jnp.log(jnp.where(able, gain, 1))
         return jnp.max(jnp.where(able, log, -jnp.inf))
@@ -106,14 +106,14 @@ def wait(
         d, rho, _ = state
         utility, across = climb(d)
         largest = jnp.max(jnp.where(able, rho, -jnp.inf))
-        # Population that never count are held.
+        # Neurons that never count are held fixed.
         pace = jnp.where(able, jnp.exp((degree - 2) * (rho - largest)), 0)
         return pace[:, None] * across, degree * pace * utility, jnp.exp(-(degree - 2) * largest)
 
     start = neurons.directions, neurons.sizes, jnp.zeros((), dtype)
     any_able = jnp.any(able)
     counts = excess(None, start) >= 0
-    # Of neurons that count at once, or never do, nothing is integrated.
+    # Nothing is integrated if a neuron counts at once, or none ever does.
     last = jnp.where(any_able & ~counts, jnp.asarray(jnp.inf, dtype), 0)
     finder = optx.Bisection(rtol=_RTOL, atol=_RTOL, flip="detect")
     control = diffrax.PIDController(rtol=_RTOL, atol=_RTOL, dtmax=_PACE / nonzero(degree * jnp.max(reached)))
@@ -121,7 +121,7 @@ def wait(
     directions, sizes, t = jax.tree.map(lambda leaf: leaf[-1], grown.ys)
     t = jnp.where((last == 0) | (grown.result == diffrax.RESULTS.event_occurred), t, jnp.nan)
     directions = directions / nonzero(jnp.linalg.norm(directions, axis=1, keepdims=True))
-    # The largest of those that have come to count; the group is what `excess` has found.
+    # The largest neuron of the group that counts, found as in `excess`.
     values = jnp.where(able, jnp.maximum(utilities(directions), 0), 0)
     log = jnp.log(jnp.maximum(values, jnp.finfo(dtype).tiny)) + degree * sizes
     shared = jnp.where(able, jax.nn.logsumexp(jnp.where(together, log[None, :], -jnp.inf), axis=1), -jnp.inf)
@@ -133,7 +133,7 @@ def wait(
 
 
 def _destinations(climb: Callable, neurons: Population) -> Float[Array, "neurons size"]:
-    """Where the direction of each dormant neuron comes to rest on the sphere, whatever the sizes."""
+    """The point on the sphere where the direction of each dormant neuron comes to rest, whatever the sizes."""
 
     def settled(t, y, *_, **__) -> Bool[Array, ""]:
         del t
