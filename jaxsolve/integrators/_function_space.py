@@ -22,10 +22,10 @@ class FunctionSpace(AbstractExponential):
     r"""An exponential Runge-Kutta method for gradient flow, which is stiff only in function space.
 
     The stiff part of $\theta' = -\eta J^T \nabla\ell(f)$ is $A = -\eta J^T H J$, where H is the Hessian of the loss in
-    f. Its rank is at most n c. Every step integrates it exactly, through the eigenvectors of the kernel $H^{1/2} J \eta
-    J^T H^{1/2}$ at the start of the step. An explicit method handles the rest, the change of features. Step sizes
-    therefore follow the features, and grow without bound as the flow converges. Where H = 0 (plain hinge) only the
-    explicit method remains.
+    f. Its rank is at most n c. Every step integrates it exactly, through the eigenvectors of the kernel
+    $H^{1/2} J \eta J^T H^{1/2}$ at the start of the step. An explicit method handles the rest, the change of features.
+    Step sizes therefore follow the features, and grow without bound as the flow converges. Where H = 0 (plain hinge)
+    only the explicit method remains.
 
     With more than 500 outputs only the fastest modes are followed from step to step. All modes are recomputed when a
     step is so long that the others are stiff as well. Memory: two n c by n c matrices, and the activations of all

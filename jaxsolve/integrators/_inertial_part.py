@@ -1,8 +1,7 @@
 r"""The stiff part of a gradient flow with momentum, treated exactly: one damped oscillator per mode of the kernel.
 
 For $w' = p/\tau$, $p' = -\eta \nabla L - p/\tau$ it is $A (a, b) = (b/\tau, -\eta J^T H J a - b/\tau)$. A function of A
-is one of 2 by 2 matrices: its value at rate 0 acts on all of parameter space, and each mode adds its difference from
-that.
+is one of 2 by 2 matrices: it acts at rate 0 on all parameters, and each mode adds its difference.
 """
 
 from collections.abc import Sequence

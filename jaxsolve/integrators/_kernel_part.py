@@ -1,7 +1,7 @@
 r"""The stiff part of a gradient flow, $A = -\eta J^T H J$, treated exactly through the eigenvectors of the kernel.
 
-$\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S J v$ with $S = H^{1/2}$ and $S K S = V
-\Lambda V^T$, where K is the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
+$\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S J v$ with $S = H^{1/2}$ and
+$S K S = V \Lambda V^T$, K the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
 """
 
 import math

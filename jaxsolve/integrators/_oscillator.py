@@ -1,8 +1,8 @@
 r"""Exact solutions of damped oscillators: the functions $\varphi_k$ of their matrices.
 
 With momentum a mode of rate $\lambda$ follows $w' = p/\tau$, $p' = -\lambda w - p/\tau$. Over a time t its matrix Z has
-the eigenvalues $z_\pm = -x \pm \sqrt{x^2 - \lambda t^2/\tau}$, $x = t/(2\tau)$. A function of Z is $\varphi(z_+) +
-\varphi[z_+, z_-] (Z - z_+)$ with the divided difference, even where both eigenvalues are equal.
+the eigenvalues $z_\pm = -x \pm \sqrt{x^2 - \lambda t^2/\tau}$, $x = t/(2\tau)$. A function of Z is
+$\varphi(z_+) + \varphi[z_+, z_-] (Z - z_+)$ with the divided difference, even where both eigenvalues are equal.
 """
 
 import math

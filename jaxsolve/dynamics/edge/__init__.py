@@ -1,1 +1,1 @@
-"""Flows that finite steps follow at the edge of stability."""
+"""Flows that describe finite steps at the edge of stability."""

@@ -1,4 +1,4 @@
-"""The flow that gradient descent follows at the edge of stability."""
+"""The flow that describes gradient descent at the edge of stability."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from ._edge_optimizer import AbstractPreconditioner, either, Plain, read_precond
 
 
 class _Norm(eqx.Module):
-    """The root mean square over a network's own parameters, or that over nu if it is larger."""
+    """The larger of the root mean squares over a network's own parameters and over nu."""
 
     size: int = eqx.field(static=True)  # a shape
     parameters: ParameterNorm
@@ -33,12 +33,12 @@ class _Norm(eqx.Module):
         w, nu = y.moving[: self.size], y.moving[self.size : -1]
         own = self.parameters.padding
         squares = jnp.sum(nu**2) / max(1, nu.size) * (own if nu.size == self.size else 1.0)
-        # The larger of two means: parameters, which may be many, do not hide an error of one shared nu.
+        # The larger of two means, so that many parameters do not hide the error of a single shared nu.
         return jnp.sqrt(jnp.maximum(jnp.mean(w**2) * own, squares))
 
 
 class CentralSystem(AbstractSystem):
-    """The central flow as `AbstractFlow` runs it."""
+    """The central flow as a system for `AbstractFlow`."""
 
     problem: Problem
     solver: CentralStep
@@ -49,7 +49,7 @@ class CentralSystem(AbstractSystem):
         size = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
         rtol = default_rtol(problem) if rtol is None else rtol
         atol = 1e-2 * SMOOTH_RTOL if atol is None else atol
-        # At the default tolerance an eigenvalue is held from a fifth of a step of descent before it reaches the edge.
+        # At the default tolerance an eigenvalue relaxes to the edge within a fifth of a step of descent.
         finer = rtol / SMOOTH_RTOL
         self.solver = CentralStep(problem, optimizer, min(k, size), 0.2 * finer**0.25, 1e-3 * finer**0.5)
         self.controller = controller(problem, rtol, atol, _Norm(size, ParameterNorm(problem)))
@@ -65,7 +65,7 @@ class CentralSystem(AbstractSystem):
 
     @property
     def terms(self) -> diffrax.ODETerm:
-        # The solver knows its own field; this one tells whether it is finite at the start.
+        # The solver has its own field; this one only shows whether the start is finite.
         def field(t: Any, y: Point, args: Any) -> Point:
             del t, args
             w = y.moving[: ravel_pytree(self.problem.params)[0].size]
@@ -88,7 +88,7 @@ class CentralSystem(AbstractSystem):
     def params(self, w: Point) -> Observed:
         flat, unravel = ravel_pytree(self.problem.params)
         params, edge = unravel(w.moving[: flat.size]), w.edge
-        # cuSOLVER (CUDA 13) made zeros of the variances at some steps: what does not add up is not shown.
+        # cuSOLVER (CUDA 13) returned zero variances at some steps: variances that do not sum to the trace become NaN.
         whole = jnp.abs(jnp.sum(edge.variances) - edge.trace) <= 1e-3 * jnp.abs(edge.trace)
         gradient = jax.grad(self.solver.loss)(w.moving[: flat.size])
         return Observed(
@@ -129,51 +129,51 @@ class CentralSystem(AbstractSystem):
 
 
 class CentralFlow(AbstractFlow):
-    r"""The flow that gradient descent follows in its mean, at the edge of stability too.
+    r"""The flow of the mean of gradient descent, including at the edge of stability.
 
-    Descent at a rate r sharpens the loss until the largest eigenvalue S of the Hessian comes to 2/r. There it
-    oscillates along that eigenvector, and the oscillation holds S back: it leaves gradient flow for good. Its average
-    over the oscillation moves by
+    Descent at rate r sharpens the loss until the largest eigenvalue S of the Hessian reaches 2/r. There it oscillates
+    along that eigenvector, which keeps S from growing, and permanently leaves gradient flow. Its average over the
+    oscillation follows
 
     $w' = -\nabla L(w) - \frac12 \nabla \langle H(w), \Sigma \rangle$, with $\Sigma$ the covariance of the oscillation,
 
-    the only one for which $\Sigma \ge 0$, $H \le 2/r$ and $\langle \Sigma, 2/r - H\rangle = 0$ stay true. With one
-    eigenvalue S at the edge, $\Sigma = s u u^T$ and $s = \max(0, 2 \langle -\nabla L, \nabla S\rangle/|\nabla S|^2)$.
-    Where none is at the edge it is gradient flow. Times are those of `Descent`: steps times rate. Rates per layer eta
-    multiply the updates: H is then $\sqrt\eta H \sqrt\eta$.
+    the only $\Sigma$ for which $\Sigma \ge 0$, $H \le 2/r$ and $\langle \Sigma, 2/r - H\rangle = 0$ remain true. With
+    one eigenvalue S at the edge, $\Sigma = s u u^T$ and
+    $s = \max(0, 2 \langle -\nabla L, \nabla S\rangle/|\nabla S|^2)$. With none it is gradient flow. Times are those of
+    `Descent`: steps times rate. Per-layer eta multiplies the updates: H is then $\sqrt\eta H \sqrt\eta$.
 
-    RMSProp divides by $\sqrt\nu$, whose square follows that of the gradient:
+    RMSProp divides by $\sqrt\nu$, where $\nu$ follows the squared gradient:
     $w' = -P^{-1} (\nabla L + \frac12 \nabla\langle H, \Sigma\rangle)$,
     $\nu' = \frac{1-\beta}{\beta} (\nabla L^2 + \mathrm{diag}(H \Sigma H) - \nu)$ per step, $P = \sqrt{\nu}/(\eta r)$,
     and the edge is at eigenvalue 2 of $P^{-1} H$.
 
-    It knows four observables more directly than from its parameters: `observe.averaged_loss`
+    Four observables include the oscillation and are computed by the flow itself: `observe.averaged_loss`
     ($L + \frac12 \langle H, \Sigma\rangle$, which is $L + \mathrm{tr} \Sigma/r$), `averaged_squared_gradient`,
     `oscillation` (the eigenvalues of Sigma) and `edge_eigenvalues`.
 
-    Steps are as long as the error allows, at the edge too, where those of a scheme that follows the oscillation would
-    be a fraction of a step of descent. An eigenvalue comes to the edge within the time of about one step of descent.
-    The certificate tells how far one has been beyond it. No Hessian is formed.
+    Steps are as long as the error allows even at the edge, where a scheme that resolves the oscillation would need a
+    fraction of a step of descent. An eigenvalue relaxes to the edge within about one step of descent. The certificate
+    reports the largest excess over the edge. No Hessian is formed.
 
-    The flow is derived for losses with three derivatives. With relu it is piecewise: what a kink adds to the sharpness
-    when a sample crosses it, it does not see. It has no derivatives: asking for them raises RuntimeError.
+    The flow is derived for losses with three derivatives. With relu it holds piecewise: it misses the sharpness that a
+    kink adds when a sample crosses it. It is not differentiable: taking derivatives raises RuntimeError.
 
     Arguments:
         optimizer: an optax transformation that is gradient descent (`optax.sgd(rate)`), `optax.rmsprop` or
-            `dynamics.scalar_rmsprop`, given as to `Descent`. Others have no central flow that is known, and minibatches
-            none at all: run `Descent(..., batch_size=)`.
-        rate: instead of it, that of gradient descent.
-        max_unstable: eigenvalues that may be at the edge together, of no more than there are parameters. Where there
-            are more, the run ends as `unstable`. Memory holds max_unstable^2/2 vectors of parameters.
-        rtol, atol: tolerances of a step, of the root mean square over parameters. None takes 1e-4 (with
-            kinks 1e-2) and 1e-6.
+            `dynamics.scalar_rmsprop`, given as to `Descent`. No central flow is known for others, and none exists for
+            minibatches: run `Descent(..., batch_size=)`.
+        rate: the rate of gradient descent, instead of an optimizer.
+        max_unstable: maximum number of eigenvalues at the edge at the same time, capped at the number of parameters.
+            With more, the run ends as `unstable`. Memory holds max_unstable^2/2 parameter vectors.
+        rtol, atol: tolerances of a step, for the root mean square over parameters. None takes 1e-4 (with kinks 1e-2)
+            and 1e-6.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
-        max_steps: accepted and rejected steps before the run is given up.
+        max_steps: maximum number of steps, accepted and rejected.
 
     Raises:
         ValueError: not exactly one of optimizer and rate; a number is out of range; when used, the central flow of the
             optimizer is not known, or gradient descent is given and the network's scaling is for Adam.
-        TypeError: the optimizer is no optax transformation, `until` no condition.
+        TypeError: the optimizer is not an optax transformation, or `until` is not a condition.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -192,7 +192,7 @@ class CentralFlow(AbstractFlow):
     optimizer: Optimizer | None
     given_rate: Float[Array, ""] | None
     max_unstable: int = eqx.field(static=True)  # a shape
-    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    rtol: float | None = eqx.field(static=True)  # only changes values, but is never swept
     atol: float | None = eqx.field(static=True)
     until: AbstractCondition | None
     max_steps: int = eqx.field(static=True)
@@ -223,7 +223,7 @@ class CentralFlow(AbstractFlow):
 
     @property
     def preconditioner(self) -> AbstractPreconditioner:
-        """The matrix by which the optimizer multiplies gradients, as it was given or is seen.
+        """The matrix that multiplies gradients, as given or as found from the optimizer.
 
         Raises:
             ValueError: the central flow of the optimizer is not known.

@@ -18,29 +18,29 @@ from ._edge_pairs import BLOCK, first_pairs, follow, Pairs
 
 
 EDGE = 2.0  # of the eigenvalues of the preconditioned Hessian
-_WINDOW = 0.9  # share of the edge from which on an eigenvalue is watched by its third derivatives
-_NEAR = 0.8  # share from which on its eigenvector is found to full accuracy
-_LEAST = 1e-3  # spectral radius that a step reckons with
-_CROWDED = 1.003  # times the edge, from which on an eigenvalue that is not held is too many
+_WINDOW = 0.9  # share of the edge above which an eigenvalue is watched, through its third derivatives
+_NEAR = 0.8  # share above which its eigenvector is computed to full accuracy
+_LEAST = 1e-3  # lower bound of the spectral radius in a step
+_CROWDED = 1.003  # times the edge, above which an eigenvalue that is not held is one too many
 NO_DERIVATIVES = (
     "CentralFlow has no derivatives: its steps follow eigenvectors, whose own are not defined where eigenvalues are "
     "equal, as they are at the edge. Below the edge those of GradientFlow() are the same"
 )
-BEYOND = 1.05  # times the edge: a start there is not described
+BEYOND = 1.05  # times the edge; a start above that is not described
 
 
 class Edge(NamedTuple):
-    """The oscillation, as far as it is known.
+    """The known properties of the oscillation.
 
     Attributes:
-        eigenvalues: of the preconditioned Hessian, relative to the edge, descending.
+        eigenvalues: eigenvalues of the preconditioned Hessian, relative to the edge, descending.
         variances: eigenvalues of Sigma, descending.
         trace: of Sigma.
-        loss: what the oscillation adds to the average of the loss.
-        gradient: what it adds to that of the squared gradient.
-        excess: the most that an eigenvalue has been beyond the edge, relative to it.
-        residual: the largest of a complementarity problem, so far.
-        crowded: above 0 where more eigenvalues have come to the edge than are held, or the start lies beyond it.
+        loss: contribution of the oscillation to the averaged loss.
+        gradient: its contribution to the averaged squared gradient.
+        excess: the largest relative excess of an eigenvalue over the edge so far.
+        residual: the largest residual of a complementarity problem so far.
+        crowded: above 0 if more eigenvalues have reached the edge than are held, or the start lies beyond it.
     """
 
     eigenvalues: Float[Array, " k"]
@@ -54,13 +54,13 @@ class Edge(NamedTuple):
 
     @property
     def followed(self) -> Float[Array, " k"]:
-        """The eigenvalues that are found to full accuracy: the first, and those near the edge; NaN for others."""
+        """The eigenvalues computed to full accuracy: the first, and those near the edge; NaN for the others."""
         first = jnp.arange(self.eigenvalues.shape[0]) == 0
         return jnp.where(first | (self.eigenvalues > _NEAR), self.eigenvalues, jnp.nan)
 
 
 class Point(NamedTuple):
-    """A point of the flow: parameters, nu and the energy dissipated, in one vector; and the oscillation."""
+    """A point of the flow: parameters, nu and the dissipated energy in one vector, and the oscillation."""
 
     moving: Float[Array, " state"]
     edge: Edge
@@ -70,17 +70,17 @@ class SlackModel(NamedTuple):
     """2 P - H in the span of the watched eigenvectors U, to first order, with U^T P U = 1.
 
     Attributes:
-        at: the parameters and nu where it was made.
+        at: the parameters and nu at which the model was made.
         slack: U^T (2 P - H) U there.
-        third: T_ij = d(u_i^T H u_j)/dw, those of watched eigenvectors, and 0 otherwise.
-        by_nu: the derivative of slack by nu.
-        squares: what nu follows of (H u_i)(H u_j)^T.
+        third: T_ij = d(u_i^T H u_j)/dw for watched eigenvectors, 0 otherwise.
+        by_nu: the derivative of slack with respect to nu.
+        squares: the part of (H u_i)(H u_j)^T that nu follows.
         metric, images: u_i . u_j and (H u_i) . (H u_j).
         b: B of the complementarity problem.
-        x: a solution, to start from.
+        x: an earlier solution, as the initial guess.
         top: the largest eigenvalue.
-        ahead: the k largest at the end of the step, as far as they can be foreseen.
-        watched: how many are watched.
+        ahead: the k largest eigenvalues, extrapolated to the end of the step.
+        watched: number of watched eigenvectors.
     """
 
     at: Float[Array, " w_and_nu"]
@@ -98,7 +98,7 @@ class SlackModel(NamedTuple):
 
 
 class CentralState(NamedTuple):
-    """The values that a step hands to the next: eigenpairs, model, length of the step, and gradient evaluations."""
+    """The values passed to the next step: eigenpairs, model, step size, and gradient evaluations."""
 
     pairs: Pairs
     model: SlackModel
@@ -107,20 +107,20 @@ class CentralState(NamedTuple):
 
 
 class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
-    """A step of order 2, of any length: the field with third derivatives of the middle of the step.
+    """A step of order 2 and any size: the field with third derivatives from the middle of the step.
 
-    1. Half a step with the third derivatives of the step before leads near the middle.
-    2. There are made: eigenpairs from the last ones, T_ij of those that are near the edge or will be, slack.
-    3. A whole step with these, by `RungeKuttaChebyshev`. Its stages solve the complementarity problem each, with
-       slack to first order; none needs an eigenvector.
+    1. Half a step with the third derivatives of the last step leads near the middle.
+    2. There it updates the eigenpairs, T_ij for those that are or will be near the edge, and the slack.
+    3. A whole step with these, by `RungeKuttaChebyshev`. Each stage solves the complementarity problem, with slack to
+       first order, and needs no eigenvector.
 
-    The error is that which the stages see, plus the difference to the same step with the third derivatives from before.
+    The error is the estimate of the stages plus the difference from the same step with the last third derivatives.
 
     Arguments:
         problem: the problem.
-        optimizer: what oscillates.
-        k: eigenvalues that may be held at the edge.
-        relaxation: steps of descent within which an eigenvalue comes to the edge.
+        optimizer: the optimizer that oscillates.
+        k: maximum number of eigenvalues held at the edge.
+        relaxation: time, in steps of descent, within which an eigenvalue relaxes to the edge.
         accuracy: of eigenpairs, relative to the edge.
     """
 
@@ -138,7 +138,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         return 2
 
     def error_order(self, terms: Any) -> int:
-        """The order of the error estimate, which is that of a step with third derivatives that lag."""
+        """The order of the error estimate, the same as for a step with lagging third derivatives."""
         del terms
         return 2
 
@@ -152,7 +152,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
 
     @property
     def eta(self) -> Float[Array, " params"]:
-        """The network's rates, of every parameter."""
+        """The network's rates, one per parameter."""
         return flat_rates(self.problem)
 
     def loss(self, w: Float[Array, " params"]) -> Float[Array, ""]:
@@ -177,7 +177,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         )
         zero, none = jnp.zeros((), dtype), jnp.zeros((self.k,), dtype)
         top = pairs.values[: self.k] / EDGE
-        # Beyond the edge descent jumps at its first steps, which no average over an oscillation describes.
+        # Beyond the edge the first steps of descent jump, which no average over an oscillation describes.
         beyond = (top[0] > BEYOND).astype(dtype)
         return Point(jnp.concatenate([w, nu, zero[None]]), Edge(top, none, zero, zero, zero, zero, zero, beyond))
 
@@ -189,7 +189,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         dtype, pairs = y0.moving.dtype, self._first(size, y0.moving.dtype)
         zeros = lambda *shape: jnp.zeros(shape, dtype)
         n, nu, k = len(self.cone.rows), y0.moving.size - size - 1, self.k
-        # A model without curvature, in which nothing is watched: the first half step goes along the plain flow.
+        # A model without third derivatives that watches nothing: the first half step follows gradient flow.
         slack = self.cone.vector(EDGE * jnp.eye(k, dtype=dtype))
         model = SlackModel(
             y0.moving[:-1],
@@ -210,17 +210,17 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
     def field(
         self, model: SlackModel, y: Float[Array, " state"]
     ) -> tuple[Float[Array, " state"], Float[Array, " known"]]:
-        """The velocity per step of descent; and X, slack and the residual of the complementarity problem."""
+        """The velocity per step of descent, and X, slack and residual of the complementarity problem."""
         size = model.third.shape[1]
         w, nu = y[:size], y[size:-1]
         gradient = jax.grad(self.loss)(w)
         rates, lag = self.optimizer.rates(nu, self.eta), self.optimizer.lag.astype(y.dtype)
         drive = lag * (self.optimizer.product(gradient, gradient) - nu)
         moved = y[:-1] - model.at
-        # Slack is U^T (2 P - H) U: it grows with nu, which P contains, and falls as H grows along w.
+        # Slack is U^T (2 P - H) U: it grows with nu through P, and falls as H grows along w.
         slack = model.slack + model.by_nu @ moved[size:] - model.third @ moved[:size]
-        # What must not be negative is slack' + slack/relaxation = a + B x. With slack' alone errors of slack would stay
-        # (Baumgarte's stabilization of constraints); so they decay within the relaxation.
+        # The constraint is slack' + slack/relaxation = a + B x >= 0. With slack' alone errors of slack would persist;
+        # this way they decay within the relaxation time (Baumgarte's constraint stabilization).
         a = slack / self.relaxation + model.third @ (rates * gradient) + model.by_nu @ drive
         x, residual = complement(self.cone, a, model.b, model.x)
         w_dot = -rates * (gradient + (x @ model.third) / 2)
@@ -228,28 +228,28 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         return jnp.concatenate([w_dot, nu_dot, -(gradient @ w_dot)[None]]), jnp.concatenate([x, slack, residual[None]])
 
     def _model(self, y: Float[Array, " state"], pairs: Pairs, ahead: Float[Array, " m"], x: Array) -> SlackModel:
-        """The model near y; `ahead` holds the eigenvalues at the end of the step, as far as they can be foreseen."""
+        """The model near y; `ahead` holds the eigenvalues extrapolated to the end of the step."""
         k, cone, size = self.k, self.cone, pairs.vectors.shape[0]
         w, nu = y[:size], y[size:-1]
         rates = self.optimizer.rates(nu, self.eta)
-        # Those that are near now, and those that will be before the step ends.
+        # Eigenvalues that are near now, or will be before the step ends.
         near = jnp.maximum(pairs.values, ahead)[:k] > _WINDOW * EDGE
         watched = jnp.max(jnp.where(near, jnp.arange(k) + 1, 0))
-        # The eigenvectors v are those of sqrt(rates) H sqrt(rates), so u = sqrt(rates) v has u^T P u = 1.
+        # v are eigenvectors of sqrt(rates) H sqrt(rates), so u = sqrt(rates) v has u^T P u = 1.
         u, images = jnp.sqrt(rates)[:, None] * pairs.vectors[:, :k], pairs.images[:, :k]
         count = watched * (watched + 1) // 2
         rows, columns, weights = (jnp.asarray(part) for part in cone)
         gradient = jax.grad(self.loss)
 
         def third(i: Array, j: Array) -> Array:
-            # d(u_i^T H u_j)/dw is the derivative of H u_i along u_j: third derivatives do not depend on their order.
+            # d(u_i^T H u_j)/dw is the derivative of H u_i along u_j, because third derivatives are symmetric.
             along = lambda direction: lambda at: jax.jvp(gradient, (at,), (direction,))[1]
             return jax.jvp(along(u[:, i]), (w,), (u[:, j],))[1]
 
         block = min(BLOCK, len(cone.rows))
 
         def some(index: Array, out: Array) -> Array:
-            # Shapes are fixed: where the last block would be cut it overlaps the one before, with the same entries.
+            # Shapes are static: instead of being cut, the last block overlaps the previous one, with the same entries.
             begin = jnp.minimum(index * block, len(cone.rows) - block)
             i, j = (jax.lax.dynamic_slice_in_dim(part, begin, block) for part in (rows, columns))
             return jax.lax.dynamic_update_slice_in_dim(out, jax.vmap(third)(i, j), begin, axis=0)
@@ -261,10 +261,10 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         pair = lambda of, left, right: held[:, None] * jax.vmap(of)(left[:, cone.rows].T, right[:, cone.columns].T)
         by_nu = pair(lambda a, b: self.optimizer.slope(nu, self.eta, a, b), u, u)
         squares = pair(self.optimizer.product, images, images)
-        # Those not watched count as far from the edge.
+        # Unwatched eigenvalues count as far from the edge.
         values = jnp.where(jnp.arange(k) < watched, pairs.values[:k], 0)
-        # At the edge, where H u = 2 P u, this is symmetric by itself; elsewhere its symmetric part stands for it, as
-        # the complementarity problem asks for.
+        # At the edge, where H u = 2 P u, this is symmetric; elsewhere its symmetric part is used, as required by the
+        # complementarity problem.
         fed = by_nu @ squares.T
         b = (t * rates[None, :]) @ t.T / 2 + self.optimizer.lag.astype(y.dtype) * (fed + fed.T) / 2
         return SlackModel(
@@ -292,11 +292,11 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         top = jnp.maximum(state.model.top, _LEAST)
 
         def run(model: SlackModel, span: Array) -> Stabilized:
-            """A step with one model. What each stage knows rides along: that of the last one is wanted."""
+            """A step with one model; the extra entries carry the solution of each stage, to read off the last one."""
             ode = diffrax.ODETerm(lambda t, y, args: jnp.concatenate(self.field(model, y[:length])))
             y = jnp.concatenate([start, jnp.zeros((2 * n + 1,), dtype)])
             radius = jnp.maximum(top, model.top)
-            # Slack comes to 0 at the rate 1/relaxation, which the eigenvalues of the model do not show.
+            # Slack decays to 0 at the rate 1/relaxation, which is not among the eigenvalues of the model.
             radius = jnp.maximum(radius, jnp.where(model.watched > 0, max(EDGE, 1 / self.relaxation), 0))
             zero = jnp.zeros((), dtype)
             return RungeKuttaChebyshev().stabilized(ode, zero, span, y, None, ode.vf(zero, y, None), radius * span)
@@ -306,24 +306,24 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             w, nu = middle[:size], middle[size:-1]
             d = jnp.sqrt(self.optimizer.rates(nu, self.eta))
             pairs = follow(lambda v: self.hessian(w, v), d, state.pairs, _NEAR * EDGE, self.accuracy * EDGE)
-            # Where each eigenvalue will be at the end of the step, if it goes on as it has.
-            # Looks are made in the middle of steps: between two of them lies half of each.
+            # Each eigenvalue is extrapolated to the end of the step. Eigenpairs are computed at the middle of each
+            # step, so their distance in time is the mean of two step sizes.
             speed = jnp.where(state.size > 0, (pairs.values - state.pairs.values) / ((state.size + h) / 2), 0)
             return pairs, self._model(middle, pairs, pairs.values + speed * h / 2, state.model.x)
 
-        # One loop for what is the same three times over, as it takes long to compile.
+        # A loop, so that the same step, which is slow to compile, is compiled once instead of three times.
         def turn(carry: tuple) -> tuple:
             index, pairs, model, made, lag, cost = carry
             now = jax.tree.map(lambda new, old: jnp.where(index == 1, new, old), model, state.model)
             found = run(now, jnp.where(index == 0, h / 2, h))
             pairs, model = jax.lax.cond(index == 0, lambda: look(found.y1[:length]), lambda: (pairs, model))
-            # The same step by the model from before: the difference is what third derivatives that lag would cost.
+            # The same step with the previous model: the difference is the error of lagging third derivatives.
             lag = jnp.where(index == 2, jnp.abs(found.y1 - made.y1), lag)
             made = jax.tree.map(lambda new, old: jnp.where(index <= 1, new, old), found, made)
             return index + 1, pairs, model, made, lag, cost + found.stages + 1
 
         def unfinished(carry: tuple) -> Array:
-            # Where neither model holds third derivatives, both would make the same step.
+            # Without third derivatives in either model, both would make the same step.
             watched = (carry[2].watched > 0) | (state.model.watched > 0)
             return carry[0] < jnp.where(watched, 3, 2)
 
@@ -334,14 +334,14 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         x, slack, residual = made.field[length : length + n], made.field[length + n : -1], made.field[-1]
         edge = self._edge(model, x, slack, residual, pairs, y0.edge)
         point, still = Point(made.y1[:length], edge), jax.tree.map(jnp.zeros_like, edge)
-        change = jax.tree.map(jnp.subtract, edge, y0.edge)  # what is known of the edge is interpolated linearly
+        change = jax.tree.map(jnp.subtract, edge, y0.edge)  # the edge is interpolated linearly
         dense = {
             "y0": y0,
             "y1": point,
             "k0": Point(made.k0[:length], change),
             "k1": Point(made.k1[:length], change),
         }
-        # Each derivative in forward mode counts double: a product with H as two, a third derivative as four.
+        # Each forward-mode derivative counts double: a product with H as two, a third derivative as four.
         third = 4 * (model.watched * (model.watched + 1) // 2)
         cost = cost + 2 * (pairs.products - state.pairs.products) + third
         # The next step starts from this solution of the complementarity problem.
@@ -351,12 +351,12 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
     def _edge(self, model: SlackModel, x: Array, slack: Array, residual: Array, pairs: Pairs, before: Edge) -> Edge:
         k, cone = self.k, self.cone
         x_matrix, slack_matrix = cone.matrix(x), cone.matrix(slack)
-        # The metric of U at the end of the step, to first order in nu, is that of 2 P: slack + H.
-        # Slack ascends where eigenvalues descend.
+        # At the end of the step U^T 2 P U = slack + U^T H U, to first order in nu. Slack ascends where eigenvalues
+        # descend.
         values = EDGE - jnp.linalg.eigvalsh(slack_matrix)
         unwatched = jnp.arange(k) >= model.watched
         eigenvalues = jnp.where(unwatched, model.ahead, values) / EDGE
-        # Sigma = U X U^T has, but for zeros, the eigenvalues of R^T (U^T U) R with X = R R^T: small matrices only.
+        # The nonzero eigenvalues of Sigma = U X U^T are those of R^T (U^T U) R with X = R R^T, a small matrix.
         root_values, root_vectors = jnp.linalg.eigh(x_matrix)
         root = root_vectors * jnp.sqrt(jnp.maximum(root_values, 0))[None, :]
         variances = jnp.linalg.eigvalsh(root.T @ model.metric @ root)[::-1]
@@ -370,7 +370,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             jnp.sum(x_matrix * model.metric),
             # <H, Sigma>/2, where U^T H U = 2 - slack.
             jnp.trace(x_matrix) * EDGE / 2 - x @ slack / 2,
-            # tr(H Sigma H), as the gradient oscillates by H times what w does.
+            # tr(H Sigma H), because the gradient oscillates by H times the oscillation of w.
             jnp.sum(x_matrix * model.images),
             jnp.where(watched, jnp.maximum(before.excess, top), before.excess),
             jnp.maximum(before.residual, residual),

@@ -1,4 +1,4 @@
-"""Descent at the edge of stability by one direction and how far it swings along it."""
+"""Descent at the edge of stability by the direction and the amplitude of its oscillation."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from ._ends import AbstractEndsSystem
 
 
 class _EdgeNorm(eqx.Module):
-    """The largest of the root mean squares over the parameters and the direction, and the logarithm of the swing."""
+    """The largest of the RMS over parameters, the RMS over the direction, and |log amplitude|."""
 
     parameters: ParameterNorm
 
@@ -34,7 +34,7 @@ class _EdgeNorm(eqx.Module):
 
 
 class EdgeSystem(AbstractEndsSystem):
-    """The centre, the direction and the logarithm of the swing, in one vector."""
+    """The flow of center, direction and log amplitude, in one vector."""
 
     problem: Problem
     rate: Float[Array, ""]
@@ -48,25 +48,25 @@ class EdgeSystem(AbstractEndsSystem):
 
     @property
     def _root(self) -> Float[Array, " params"]:
-        """The roots of the rates: the Hessian between them is symmetric, as that of descent is not."""
+        """The square roots of the rates: the Hessian scaled by them is symmetric, unlike eta H."""
         return jnp.sqrt(flat_rates(self.problem))
 
     def _curvature(self, m: Float[Array, " params"], v: Float[Array, " params"]) -> tuple[Array, Array]:
-        """The Hessian times the direction, and along it."""
+        """The Hessian times the direction, and the curvature along it."""
         image = self._root * jax.jvp(self.gradient, (m,), (self._root * v,))[1]
         return image, (v @ image) / nonzero(v @ v)
 
     @property
     def start(self) -> Float[Array, " state"]:
         w = ravel_pytree(self.problem.params)[0]
-        # Half of the first step of descent.
+        # The oscillation starts as half of the first step of descent.
         half = self.rate * self._root * self.gradient(w) / 2
         size = _size(half)
         v = jnp.where(size > 0, half / nonzero(size), jnp.ones_like(half) / half.shape[0] ** 0.5)
         return jnp.concatenate([w, v, jnp.log(size + self._rounding(w))[None]])
 
     def _rounding(self, m: Float[Array, " params"]) -> Float[Array, ""]:
-        """The swing that rounding makes, of which the oscillation grows, as that of descent does."""
+        """The amplitude due to rounding, from which the oscillation grows, as it does in descent."""
         info = jnp.finfo(m.dtype)
         return float(info.eps) * _size(m) + float(info.tiny)
 
@@ -79,7 +79,7 @@ class EdgeSystem(AbstractEndsSystem):
             d = jnp.exp(z) * self._root * v
             mean = (self.gradient(m + d) + self.gradient(m - d)) / 2
             growth = curvature - 2 / self.rate + 2 * self._rounding(m) * jnp.exp(-z) / self.rate
-            # The direction keeps its length; the last term takes back what steps add to it.
+            # The direction keeps its length; the last term removes the drift of discrete steps.
             turn = image - curvature * v + (1 - v @ v) * v / self.rate
             return jnp.concatenate([-(self._root**2) * mean, turn, growth[None]])
 
@@ -99,12 +99,12 @@ class EdgeSystem(AbstractEndsSystem):
         return jnp.asarray(self.controller.norm(error / (self.controller.atol + self.controller.rtol * size)))
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        # Gradients at two points, and a product with the Hessian, which counts as two.
+        # Two gradients, and a product with the Hessian, which counts as two.
         return 4 * solver_state.evaluations, jnp.zeros_like(attempts)
 
 
 def _split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:
-    """The centre, the direction and the logarithm of the swing."""
+    """The center, the direction and the log amplitude."""
     count = y.shape[0] // 2
     return y[:count], y[count:-1], y[-1]
 
@@ -114,34 +114,34 @@ def _size(vector: Float[Array, " params"]) -> Float[Array, ""]:
 
 
 class EdgeFlow(AbstractFlow):
-    r"""The flow of gradient descent at the edge of stability by a direction, and how far it swings along it.
+    r"""The flow of gradient descent at the edge of stability, by the direction and amplitude of its oscillation.
 
-    Like `RodFlow` it has two ends, m + x u and m - x u, but it knows its direction u apart from how far it swings:
+    Like `RodFlow` it has two ends, m + x u and m - x u, but separates the direction u from the amplitude x:
 
     $m' = -\frac12 (g(m + x u) + g(m - x u))$, the gradient of the loss symmetrized along x u,
-    $u' = H u - S u$ with $S = u^\top H u$, which turns to the eigenvector of the largest eigenvalue of H(m) (Rayleigh),
-    $x' = (S - 2/r) x$, which grows beyond the edge and decays below it.
+    $u' = H u - S u$ with $S = u^\top H u$: u turns toward the top eigenvector of H(m) (Rayleigh),
+    $x' = (S - 2/r) x$: x grows beyond the edge and decays below it.
 
-    That is the rod, d = x u, with the derivative H u for the difference $(g(m + d) - g(m - d))/2x$ in what turns and
-    grows it: the swing is limited by the fall of the sharpness alone, not by the quartic part of the loss along u; and
-    u is an eigenvector also while x is rounding. It takes two gradients and a product of the Hessian. On (a b)^2/2,
-    with the swing along a, $x^2/2 + b^2/2 - (2/r) \ln b$ is conserved: the sharpness b^2 goes from b_0^2 beyond the
-    edge to that below it with the same $b^2/2 - (2/r) \ln b$. Where several eigenvalues are at the edge it has one.
+    This is the rod, d = x u, with H u instead of the difference $(g(m + d) - g(m - d))/2x$ in its rotation and growth.
+    The amplitude is limited by the decrease in sharpness, not by the quartic part of the loss along u, and u stays an
+    eigenvector even while x is at rounding level. It takes two gradients and a Hessian product. On (a b)^2/2,
+    oscillating along a, $x^2/2 + b^2/2 - (2/r) \ln b$ is conserved: the sharpness b^2 moves from b_0^2 beyond the edge
+    to the value below it with the same $b^2/2 - (2/r) \ln b$. With several eigenvalues at the edge it follows one.
 
-    Times are those of `Descent`. Rates per layer eta multiply the updates: H is $\sqrt\eta H \sqrt\eta$. It starts
-    along the first step of descent, at half of its length. `observe.edge_eigenvalues` is r S/2, `oscillation` x^2.
+    Times are those of `Descent`. Per-layer eta multiplies the updates: H is $\sqrt\eta H \sqrt\eta$. It starts along
+    the first step of descent, at half its length. `observe.edge_eigenvalues` is r S/2, `oscillation` x^2.
 
     Arguments:
         optimizer: gradient descent, `optax.sgd(rate)` without momentum, on the full batch.
-        rate: instead of it, its rate.
+        rate: the rate of gradient descent, instead of an optimizer.
         rtol, atol: tolerances of a step of `integrators.RungeKuttaChebyshev`; None takes 1e-4 and 1e-6.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
-        max_steps: accepted and rejected steps before the run is given up.
+        max_steps: maximum number of steps, accepted and rejected.
 
     Raises:
         ValueError: not exactly one of optimizer and rate; a number is out of range; when used, the optimizer is not
             gradient descent, or the network's scaling is for Adam.
-        TypeError: the optimizer is no optax transformation, `until` no condition.
+        TypeError: the optimizer is not an optax transformation, or `until` is not a condition.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -156,7 +156,7 @@ class EdgeFlow(AbstractFlow):
 
     optimizer: Optimizer | None
     given_rate: Float[Array, ""] | None
-    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    rtol: float | None = eqx.field(static=True)  # only changes values, but is never swept
     atol: float | None = eqx.field(static=True)
     until: AbstractCondition | None
     max_steps: int = eqx.field(static=True)
@@ -185,7 +185,7 @@ class EdgeFlow(AbstractFlow):
 
     @property
     def rate(self) -> Float[Array, ""]:
-        """The rate of gradient descent, as it was given or is seen.
+        """The rate of gradient descent, as given or as found from the optimizer.
 
         Raises:
             ValueError: the optimizer is not gradient descent.

@@ -1,4 +1,4 @@
-"""The optimizers whose oscillation at the edge is known: descent, and two that divide by past gradients."""
+"""The optimizers with a known oscillation at the edge: descent, and two that divide by past gradients."""
 
 import abc
 import contextlib
@@ -16,11 +16,11 @@ from ..descent._optimizer import Optimizer
 
 
 class AbstractPreconditioner(eqx.Module):
-    """Steps w -= eta rate/sqrt(nu + eps) g, where nu follows g^2 and may be none.
+    """Steps w -= eta rate/sqrt(nu + eps) g, where nu follows g^2 and may be empty.
 
     Attributes:
         rate: gradient-flow time of a step.
-        lag: c = (1 - beta)/beta, by which nu' = c (g^2 - nu) per step.
+        lag: c = (1 - beta)/beta in nu' = c (g^2 - nu) per step.
     """
 
     rate: eqx.AbstractVar[Float[Array, ""]]
@@ -29,11 +29,11 @@ class AbstractPreconditioner(eqx.Module):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The optimizer's."""
+        """The name of the optimizer."""
 
     @abc.abstractmethod
     def start(self, params: Float[Array, " params"]) -> Float[Array, " nu"]:
-        """Nu at t = 0, of no, one, or as many numbers as parameters."""
+        """Nu at t = 0, with no entry, one entry, or one per parameter."""
 
     @abc.abstractmethod
     def rates(self, nu: Float[Array, " nu"], eta: Float[Array, " params"]) -> Float[Array, " params"]:
@@ -84,7 +84,7 @@ class Plain(AbstractPreconditioner):
 
 
 class Squares(AbstractPreconditioner):
-    """RMSProp: nu follows the square of the gradient, one by one or (`scalar`) summed up."""
+    """RMSProp: nu follows the squared gradient, elementwise or (`scalar`) summed."""
 
     rate: Float[Array, ""]
     lag: Float[Array, ""]
@@ -109,7 +109,7 @@ class Squares(AbstractPreconditioner):
         return jnp.sum(u * v)[None] if self.scalar else u * v
 
     def slope(self, nu, eta, u, v) -> Float[Array, " nu"]:
-        # P = sqrt(nu + eps)/(eta rate), so d(2 P)/d nu = 1/(eta rate sqrt(nu + eps)). What is frozen has no part in it.
+        # P = sqrt(nu + eps)/(eta rate), so d(2 P)/d nu = 1/(eta rate sqrt(nu + eps)). Frozen ones add 0.
         weight = jnp.where(eta > 0, u * v / jnp.where(eta > 0, eta, 1), 0) / self.rate.astype(nu.dtype)
         return (jnp.sum(weight)[None] if self.scalar else weight) / self._root(nu)
 
@@ -123,15 +123,15 @@ class ScalarRmsState(NamedTuple):
 def scalar_rmsprop(
     rate: Any, decay: float = 0.99, eps: float = 0.0, initial_scale: float = 0.0
 ) -> optax.GradientTransformation:
-    """RMSProp with one number for all parameters: nu <- decay nu + (1 - decay) |g|^2, w -= rate g/sqrt(nu + eps).
+    """RMSProp with a single number for all parameters: nu <- decay nu + (1 - decay) |g|^2, w -= rate g/sqrt(nu + eps).
 
-    The simplest optimizer that adapts its step: `CentralFlow` describes it where initial_scale or eps is positive
-    (steps would be infinite at the start), `Descent(..., rate=rate)` runs it.
+    The simplest optimizer that adapts its step. `CentralFlow` describes it if initial_scale or eps is positive (else
+    the first steps are infinite); `Descent(..., rate=rate)` runs it.
 
     Arguments:
         rate: learning rate.
-        decay: of the average, in (0, 1).
-        eps: added under the root.
+        decay: decay of the average, in (0, 1).
+        eps: added under the square root.
         initial_scale: nu at the start.
 
     Example:
@@ -155,20 +155,20 @@ def scalar_rmsprop(
     return optax.GradientTransformation(init, update)
 
 
-SHAPES = (2,), (1, 2), (1, 1, 1, 2)  # as of biases, matrices and convolutions, which masks tell apart
+SHAPES = (2,), (1, 2), (1, 1, 1, 2)  # shapes of biases, matrices and convolutions, which masks distinguish
 
 
 def read_preconditioner(optimizer: Optimizer) -> AbstractPreconditioner:
-    """The optimizer, where it is one whose central flow is known.
+    """The preconditioner of an optimizer with a known central flow.
 
     Raises:
-        ValueError: it is another one; says which are known.
+        ValueError: the optimizer is a different one; the message names the known ones.
     """
     with _at_once(optimizer):
         squares = _squares(optimizer)
         starts = None if squares is None else concrete(squares.initial + squares.eps)
     if squares is not None:
-        if starts is not None and starts < 1e-25:  # rounding leaves less of an eps of 0
+        if starts is not None and starts < 1e-25:  # an eps of 0 is found smaller than that, from rounding
             raise ValueError(
                 f"{optimizer.name} starts with nu = eps = 0, where its steps are infinite: give initial_scale= or eps="
             )
@@ -186,20 +186,20 @@ def read_preconditioner(optimizer: Optimizer) -> AbstractPreconditioner:
 def either(
     optimizer: optax.GradientTransformation | None, rate: Any
 ) -> tuple[Optimizer, None] | tuple[None, Float[Array, ""]]:
-    """An optimizer, or the rate of gradient descent. Raises ValueError if both or none are given."""
+    """An optimizer, or the rate of gradient descent. Raises ValueError unless exactly one is given."""
     if (optimizer is None) == (rate is None):
         raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
     return (None, one_number(rate, "rate")) if optimizer is None else (Optimizer(optimizer), None)
 
 
 def descent_rate(optimizer: Optimizer) -> Float[Array, ""] | None:
-    """The rate of an optimizer that is gradient descent and nothing else; None for others."""
+    """The rate of an optimizer that is plain gradient descent; None for others."""
     with jax.ensure_compile_time_eval():
         kept, error = attempt(optimizer.init, jnp.ones(1))
         if error is not None or jax.tree.leaves(kept):  # momentum, or a count for a schedule
             return None
         plain, error = attempt(_proportional, optimizer.known())
-    if error is not None or not plain:  # an optimizer that wants other parameters raises
+    if error is not None or not plain:  # an optimizer that needs other parameters raises
         return None
     with _at_once(optimizer):
         rate = -_update(optimizer, jnp.ones(1), jnp.ones(1))[0][0]
@@ -208,7 +208,7 @@ def descent_rate(optimizer: Optimizer) -> Float[Array, ""] | None:
 
 
 def _at_once(optimizer: Optimizer) -> contextlib.AbstractContextManager[Any]:
-    """A context that computes the numbers of a known optimizer at once: inside a trace they would not be known."""
+    """A context that evaluates an untraced optimizer eagerly, even inside a trace."""
     return contextlib.nullcontext() if optimizer.is_traced else jax.ensure_compile_time_eval()
 
 
@@ -220,7 +220,7 @@ def _update(optimizer: Any, gradient: Array, params: Array, nu: Any = None) -> t
 
 
 def _proportional(optimizer: Optimizer) -> bool:
-    """True if a step is -rate g for small and for large gradients, and 0 without one: no decay, no clipping."""
+    """True if a step is -rate g for small and large gradients, and 0 for zero gradient: no decay, no clipping."""
     params, gradient = jnp.array([1.0, -2.0]), jnp.array([1.0, 0.5])
     step = lambda size, shape: _update(optimizer, size * gradient.reshape(shape), params.reshape(shape))[0].ravel()
     rate = -step(1e-3, SHAPES[0])[0] / 1e-3
@@ -229,17 +229,17 @@ def _proportional(optimizer: Optimizer) -> bool:
 
 
 def _squares(optimizer: Optimizer) -> Squares | None:
-    """RMSProp as it shows itself, None for others."""
+    """The RMSProp revealed by an optimizer's responses, None for others."""
     with jax.ensure_compile_time_eval():
         known = optimizer.known()
         step, error = attempt(_update, known, jnp.array([1.0, 0.0]), jnp.array([1.0, -2.0]))
-        if error is not None:  # an optimizer that wants other parameters is not one of these
+        if error is not None:  # an optimizer that needs other parameters is not RMSProp
             return None
         up = step[0][0] > 0
 
         def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
             updates, state = known.update(updates, state, params)
-            return jax.tree.map(lambda u: jnp.where(up, -u, u), updates), state  # a number may stand in for -rate
+            return jax.tree.map(lambda u: jnp.where(up, -u, u), updates), state  # a stand-in number may replace -rate
 
         flat = optax.GradientTransformation(known.init, update)
         found = _numbers_of_squares(flat)
@@ -249,7 +249,7 @@ def _squares(optimizer: Optimizer) -> Squares | None:
 
 
 def _plain_squares(optimizer: optax.GradientTransformation, known: Squares) -> bool:
-    """True if the optimizer moves nothing without a gradient and clips no large one: no decay, no clipping."""
+    """True if the optimizer neither moves without a gradient (decay) nor clips a large one."""
     decay, params, nu = 1 / (1 + known.lag), jnp.array([1.0, -2.0]), 0.2
     large = 1e6 * jnp.array([0.7, -0.4])
     follows = decay * nu + (1 - decay) * (jnp.sum(large**2) if known.scalar else large**2)
@@ -260,7 +260,7 @@ def _plain_squares(optimizer: optax.GradientTransformation, known: Squares) -> b
 
 
 def _numbers_of_squares(optimizer: Any) -> Squares | None:
-    """From the running average in the state, and from answers to known ones."""
+    """The numbers of RMSProp, from the running average in the state and the responses to known gradients."""
     params = jnp.array([1.0, -2.0])
     nodes = jax.tree.leaves(optimizer.init(params))
     if len(nodes) != 1 or not jnp.issubdtype(jnp.result_type(nodes[0]), jnp.floating):
@@ -270,11 +270,11 @@ def _numbers_of_squares(optimizer: Any) -> Squares | None:
     step = lambda g, nu: -jnp.ravel(_update(optimizer, g, params, nu)[0])[0]
     one, none = jnp.array([1.0, 0.0]), jnp.zeros(2)
     decay = average(none, 1.0)
-    # nu after a gradient of 1 is decay nu + (1 - decay), of which the step divides by the root.
-    # (rate/step)^2 = nu + eps, at two nu.
+    # After a gradient of 1, nu becomes decay nu + (1 - decay), and the step divides by its square root: (rate/step)^2 =
+    # nu + eps, at two values of nu.
     low, high = (step(one, nu) ** -2 for nu in (1.0, 3.0))
     rate = jnp.sqrt(2 * decay / (high - low))
-    # decay + (1 - decay) is what a gradient of 1 makes of nu = 1.
+    # A gradient of 1 turns nu = 1 into decay + (1 - decay).
     eps = jnp.maximum(rate**2 * low - (decay + 1 - decay), 0)
     initial = jnp.ravel(nodes[0])[0]
     g, nu = jnp.array([0.7, -0.4]), 0.2
@@ -291,8 +291,8 @@ def _numbers_of_squares(optimizer: Any) -> Squares | None:
 
 
 def _small(step: Any, rate: Array, decay: Array) -> Array:
-    """An eps that rounding hides at nu = 1: what a small gradient is divided by at nu = 0."""
+    """An eps that rounding hides at nu = 1, from the step for a small gradient at nu = 0."""
     g = 1e-10
     root = rate * g / step(jnp.array([g, 0.0]), 0.0)
-    # At nu = 0 the root is that of (1 - decay) g^2 + eps.
+    # At nu = 0 the divisor is the square root of (1 - decay) g^2 + eps.
     return jnp.maximum(root**2 - (1 - decay) * g**2, 0)

@@ -1,4 +1,4 @@
-"""The largest eigenpairs of a Hessian that changes little from one look to the next."""
+"""The largest eigenpairs of a Hessian that changes little from one call to the next."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,21 +12,21 @@ from ..._numerics import nonzero
 
 Product = Callable[[Float[Array, " params"]], Float[Array, " params"]]
 BLOCK = 4  # vectors multiplied at once
-_GUARD = 2  # vectors besides those wanted: they speed up the last of these
+_GUARD = 2  # vectors besides those wanted, which speed up the convergence of the last ones
 _ROUNDS = 100
-_TINY = 1e-7  # squared sines below which directions count as one
+_TINY = 1e-7  # squared sine below which directions count as the same
 
 
 class Pairs(NamedTuple):
     """Eigenpairs of D H D, D diagonal.
 
     Attributes:
-        values: descending. Only the first `followed` are eigenvalues; others wait to be wanted.
+        values: descending. Only the first `followed` are eigenvalues; the others are not yet in use.
         vectors: orthonormal, as columns.
         images: H D times the vectors.
-        followed: how many there are, a multiple of `BLOCK`.
-        products: how many have been made of H with a vector, so far.
-        scout: a direction outside of the vectors, on its way to the largest eigenvalue there: see `follow`.
+        followed: number of vectors in use, a multiple of `BLOCK`.
+        products: number of Hessian-vector products so far.
+        scout: a direction outside the vectors, converging to the largest eigenvalue there: see `follow`.
     """
 
     values: Float[Array, " m"]
@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
 
 
 def first_pairs(size: int, wanted: int, dtype: jnp.dtype) -> Pairs:
-    """Fixed vectors to start from, for up to `wanted` eigenpairs and the next one."""
+    """Fixed initial vectors for up to `wanted` eigenpairs."""
     m = min(-(-(wanted + _GUARD) // BLOCK) * BLOCK, size)
     drawn = jax.random.normal(jax.random.key(0), (size, m), dtype)
     zeros = jnp.zeros((m,), dtype)
@@ -47,7 +47,7 @@ def first_pairs(size: int, wanted: int, dtype: jnp.dtype) -> Pairs:
 
 
 class _LobpcgRound(NamedTuple):
-    """Values; vectors and their images, and what the last round added to them; what to add; whether they are fine."""
+    """Values; vectors with images, and their last changes; directions to add; whether the vectors have converged."""
 
     values: Array
     pair: Array
@@ -58,13 +58,13 @@ class _LobpcgRound(NamedTuple):
 
 
 def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: float, tol: float) -> Pairs:
-    """The eigenpairs where the Hessian is now, by LOBPCG (Knyazev 2001) from where they were.
+    """The eigenpairs of the current Hessian, by LOBPCG (Knyazev 2001) from the previous ones.
 
-    It stops when all residuals of eigenvalues that may be above `above`, and that of the largest, are below tol.
-    Products are made only of vectors in use, of which there are more as soon as eigenvalues come near.
+    It stops when the residuals of all eigenvalues that may be above `above`, and of the largest, are below tol. Only
+    vectors in use are multiplied; more are used as eigenvalues approach `above`.
 
-    Where the vectors are exact, nothing leads out of their span, and an eigenvalue could rise outside of it unseen. So
-    one product a look is the scout's, who goes by power iteration in what is left, and joins them where it is larger.
+    Exact vectors never leave their span, so an eigenvalue outside it could rise unnoticed. One product per call
+    therefore goes to the scout, a power iteration in the complement, which enters the span of the next call.
     """
     m, dtype = pairs.values.shape[0], d.dtype
     block = min(BLOCK, m)
@@ -79,31 +79,31 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         return jax.lax.fori_loop(0, -(-count // block), some, jnp.zeros_like(columns))
 
     def rotate(basis: Array, images: Array) -> tuple[Array, Array, Array]:
-        """The best vectors in the span of a basis, with images, and their combination without its first m."""
+        """The Ritz vectors in the span of a basis, with images, and their part beyond its first m columns."""
         norms = jnp.linalg.norm(basis, axis=0)
         unit = jnp.where(norms > 0, 1 / nonzero(norms), 0)
         basis, images = basis * unit[None, :], images * unit[None, :]
-        # Rayleigh-Ritz in a basis that is not orthonormal: its Gram matrix whitens it, less what depends on the rest.
+        # Rayleigh-Ritz in a basis that is not orthonormal: its Gram matrix whitens it, without dependent directions.
         gram, small = basis.T @ basis, (d[:, None] * basis).T @ images
         share, turn = jnp.linalg.eigh(gram)
         fine = share > _TINY
         whiten = turn * jnp.where(fine, 1 / jnp.sqrt(jnp.where(fine, share, 1)), 0)[None, :]
         inner = whiten.T @ ((small + small.T) / 2) @ whiten
-        # So low that what is dropped is not taken for one of the largest.
+        # Low enough that a dropped direction is not among the largest.
         low = -2 * jnp.max(jnp.abs(inner)) - 1
         values, chosen = jnp.linalg.eigh(inner + jnp.diag(jnp.where(fine, 0, low)))
-        # Those not in use stay as they are: the followed ones take the first places.
+        # Vectors not in use stay unchanged; those in use come first.
         mix, values = (whiten @ chosen)[:, ::-1][:, :m] * on[None, :], values[::-1][:m] * on
-        # LOBPCG's third block: the share of the new vectors in what was added. As a difference of old and new vectors
-        # it would cancel.
+        # LOBPCG's third block: the contribution of the added directions. As a difference of old and new vectors it
+        # would cancel.
         moved = mix.at[:m].set(0)
         return values, jnp.stack([basis @ mix, images @ mix]), jnp.stack([basis @ moved, images @ moved])
 
     def advance(carry: _LobpcgRound) -> _LobpcgRound:
-        """Adds directions `new` to the span. In the first round, which has no other, they are the vectors of before."""
+        """Adds directions `new` to the span. In the first round these are the previous vectors."""
         begun = carry.pair[0]
         new = carry.new * on[None, :]
-        # Twice: of what nearly lies in the span once leaves mostly rounding.
+        # Twice, because one pass leaves mostly rounding of directions that nearly lie in the span.
         for _ in range(2):
             new = new - begun @ (begun.T @ new)
             new = new / nonzero(jnp.linalg.norm(new, axis=0))[None, :]
@@ -114,33 +114,33 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         values, pair, last = rotate(basis, images)
         # D H D v - lambda v: images hold H D v, from the same products.
         missed = d[:, None] * pair[1] - pair[0] * values[None, :]
-        # To every random vector of many parameters the Hessian does little: of the largest, a tenth is to be known.
+        # The Hessian maps a random vector of many parameters to almost 0: so the largest is found to a tenth at least.
         first, residual = jnp.arange(m) == 0, jnp.linalg.norm(missed, axis=0)
         enough = jnp.where(first, jnp.minimum(tol, 0.1 * jnp.max(jnp.abs(values))), tol)
-        # There is an eigenvalue as near as the residual.
+        # An eigenvalue lies within the residual of each value.
         fine = jnp.all(jnp.where((values + residual > above) | first, residual, 0) <= enough)
-        # In the first round the vectors themselves were new: there is no last change yet.
+        # In the first round the vectors themselves are new, so there is no last change.
         last = jnp.where(carry.rounds > 0, last, 0)
         return _LobpcgRound(values, pair, last, missed, fine, carry.rounds + 1)
 
     near = jnp.sum((pairs.values > above) & (jnp.arange(m) < pairs.followed)) + _GUARD
-    # In whole blocks, which are multiplied at once, and never fewer than before.
+    # In whole blocks, which are multiplied together, and never fewer than before.
     count = jnp.clip(-(-near // block) * block, pairs.followed, m)
     on = (jnp.arange(m) < count).astype(dtype)
     none = jnp.zeros((2, *pairs.vectors.shape), dtype)
     scout = pairs.scout - pairs.vectors @ (pairs.vectors.T @ pairs.scout)
-    # In the place of the last change, which the first round does not have: so the scout is in its span.
+    # The scout takes the place of the last change, which the first round lacks, and so enters the span.
     seen = jnp.stack([scout, hessian(d * scout)])
     begin = _LobpcgRound(
         pairs.values, none, none.at[:, :, 0].set(seen), pairs.vectors, jnp.array(False), jnp.zeros((), int)
     )
     found = jax.lax.while_loop(lambda carry: ~carry.fine & (carry.rounds < _ROUNDS), advance, begin)
     vectors, images = found.pair
-    # Vectors not in use are kept as they were, less what the others have taken of them.
+    # Vectors not in use are kept, minus their part along the vectors in use.
     rest = pairs.vectors * (1 - on)[None, :]
     rest = rest - vectors @ (vectors.T @ rest)
     rest = rest / nonzero(jnp.linalg.norm(rest, axis=0))[None, :]
-    # What the vectors have taken of the scout is lost to it: it begins again with what is drawn.
+    # The scout loses its part along the vectors; a random direction lets it start again.
     unit = lambda v: v / nonzero(jnp.linalg.norm(v))
     drawn = jax.random.normal(jax.random.fold_in(jax.random.key(1), pairs.products), d.shape, dtype)
     left = d * seen[1]

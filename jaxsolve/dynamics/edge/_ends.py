@@ -1,4 +1,4 @@
-"""Flows of the middle of an oscillation and of half of its swing, at whose two ends descent is in turn."""
+"""Flows of the midpoint and the half-difference of an oscillation, between whose ends descent alternates."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from ..flow._system import AbstractSystem
 
 
 class AbstractEndsSystem(AbstractSystem):
-    """A flow whose position knows the middle m and the half d of an oscillation, and whose time has steps of a rate.
+    """A flow of the midpoint m and half-difference d of an oscillation, for descent at a given rate.
 
     Attributes:
         rate: the gradient-flow time of a step of descent.
-        controller: one that has `rtol` and `atol`.
+        controller: a controller with `rtol` and `atol`.
     """
 
     problem: eqx.AbstractVar[Problem]
@@ -26,7 +26,7 @@ class AbstractEndsSystem(AbstractSystem):
     controller: eqx.AbstractVar[Any]
 
     def gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
-        """The gradient of the objective at these parameters."""
+        """The gradient of the objective at w."""
         return jax.grad(lambda vector: self.problem.objective(ravel_pytree(self.problem.params)[1](vector)))(w)
 
     @property
@@ -41,7 +41,7 @@ class AbstractEndsSystem(AbstractSystem):
         return self.rate
 
     def observed(self, m: Float[Array, " params"], d: Float[Array, " params"], **others: Array) -> Observed:
-        """The parameters in the middle, and averages over both ends, as descent is at both in turn."""
+        """The parameters at the midpoint, and averages over both ends, between which descent alternates."""
         unravel, ends = ravel_pytree(self.problem.params)[1], [m + d, m - d]
         loss = sum(self.problem.objective(unravel(end)) for end in ends) / 2
         square = sum(jnp.sum(self.gradient(end) ** 2) for end in ends) / 2

@@ -1,4 +1,4 @@
-"""Descent at the edge of stability by the two ends of its oscillation."""
+"""Descent at the edge of stability, by the two ends of its oscillation."""
 
 from typing import Any
 
@@ -18,47 +18,47 @@ from ._rod_system import RodSystem
 
 
 class RodFlow(AbstractFlow):
-    r"""The flow of an optimizer at the edge of stability at the price of two gradients, without a Hessian.
+    r"""The flow of an optimizer at the edge of stability, at the cost of two gradients and without a Hessian.
 
-    Let $z_{n+1} = F(z_n)$ be the steps of an optimizer, z = (w, what it remembers). Of the midpoints
-    $m_n = (z_n + z_{n+1})/2$ and the halves $d_n = (-1)^n (z_{n+1} - z_n)/2$, whose sign does not alternate where the
-    optimizer does, $z_n$ and $z_{n+1}$ are the ends $z_\pm = m \pm d$ in one order or the other. So, exactly,
+    Let $z_{n+1} = F(z_n)$ be the steps of an optimizer, z = (w, optimizer state). With the midpoints
+    $m_n = (z_n + z_{n+1})/2$ and the half-differences $d_n = (-1)^n (z_{n+1} - z_n)/2$, whose sign does not alternate
+    where the optimizer oscillates, $z_n$ and $z_{n+1}$ are the ends $z_\pm = m \pm d$ in either order. Then, exactly,
 
     $m_{n+1} - m_n = \frac12 (F(z_+) + F(z_-)) - m$ and $d_{n+1} - d_n = -\frac12 (F(z_+) - F(z_-)) - d$.
 
-    The rod flow takes the differences for derivatives by step: $z_\pm' = F(z_\mp) - z_\pm$. Along an eigenvector of
-    the linearized step with multiplier mu, d grows by -(1 + mu) per step: exactly where the optimizer is unstable by a
-    multiplier below -1, and near that edge as fast. With the curvature S (preconditioned, of Adam) it is at
-    S = 2/r for gradient descent, 2(1 + b)/r for heavy balls, 2(1 + b)/((1 + 2b) r) for Nesterov's, 2/r for RMSProp and
-    2(1 + b1)/((1 - b1) r) for Adam. For gradient descent
+    The rod flow replaces these differences by derivatives per step: $z_\pm' = F(z_\mp) - z_\pm$. Along an eigenvector
+    of the linearized step with multiplier mu, d grows at the rate -(1 + mu) per step: exactly where a multiplier below
+    -1 makes the optimizer unstable, and at its rate near that edge. In terms of the curvature S (preconditioned for
+    RMSProp and Adam) the edge is S = 2/r for gradient descent, 2(1 + b)/r for heavy ball, 2(1 + b)/((1 + 2b) r) for
+    Nesterov, 2/r for RMSProp and 2(1 + b1)/((1 - b1) r) for Adam. For gradient descent
     $m' = -\frac r2 (g(m + d) + g(m - d))$ and $d' = \frac r2 (g(m + d) - g(m - d)) - 2 d$.
 
-    Below the edge d decays until rounding drives it, as in descent. The mean over the ends, (L(m + d) + L(m - d))/2, is
-    the averaged loss, and d d^T the covariance, of rank one: where several eigenvalues are at the edge, d is the sum of
-    their oscillations. Squares that an optimizer averages stay positive at both ends.
+    Below the edge d decays to rounding level, as in descent. The mean over the ends, (L(m + d) + L(m - d))/2, is the
+    averaged loss, and d d^T the covariance, of rank one: with several eigenvalues at the edge, d is the sum of their
+    oscillations. Squares averaged by an optimizer stay positive at both ends.
 
-    Far from the edge it is off, as ln(-mu) is not -(1 + mu): on (a b - 1)^2/2 from a = 2.2, b = 0.03 at r = 0.5, where
-    2/r = 4, its sharpness ends at 3.0, that of descent at 2.1, and that of gradient flow at 5.2. Multipliers that are
-    complex, as those of momentum are below its edge, ring in descent and are damped here: docs/edge-of-stability.md
-    has measurements.
+    Far from the edge it is inaccurate, because ln(-mu) differs from -(1 + mu): on (a b - 1)^2/2 from a = 2.2, b = 0.03
+    at r = 0.5, where 2/r = 4, its final sharpness is 3.0, compared with 2.1 for descent and 5.2 for gradient flow.
+    Complex multipliers, as with momentum below its edge, ring in descent but are damped here: see
+    docs/edge-of-stability.md for measurements.
 
-    Times are those of `Descent`. It starts at m = z_0, with half of the first step for d in the weights.
+    Times are those of `Descent`. It starts at m = z_0, with half of the first step as d in the weights.
 
     Arguments:
-        optimizer: an optax transformation, as `Descent` takes it, on the full batch; weight decay, clipping and
-            schedules may be in it. What it remembers must be numbers; a count of steps becomes a time.
-        rate: the gradient-flow time of its step, if it does not show it; without an optimizer, the rate of gradient
-            descent.
-        rtol, atol: tolerances of a step, of `integrators.RungeKuttaChebyshev` for gradient descent and of
-            `diffrax.Tsit5` where something is remembered; None takes 1e-4 and 1e-6. What is remembered has rtol alone,
-            relative to its root mean square.
+        optimizer: an optax transformation, as for `Descent`, on the full batch; it may include weight decay, clipping
+            and schedules. Its state must be numeric; a step count becomes continuous.
+        rate: the gradient-flow time of a step, if the optimizer does not reveal it; without an optimizer, the rate of
+            gradient descent.
+        rtol, atol: tolerances of a step, by `integrators.RungeKuttaChebyshev` for gradient descent and by
+            `diffrax.Tsit5` for an optimizer with state; None takes 1e-4 and 1e-6. The state has only rtol, relative to
+            its root mean square.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
-        max_steps: accepted and rejected steps before the run is given up.
+        max_steps: maximum number of steps, accepted and rejected.
 
     Raises:
-        ValueError: neither optimizer nor rate; a number is out of range; the optimizer asks for the loss; when used, it
-            does not show its rate, or the network's scaling is for another kind.
-        TypeError: the optimizer is no optax transformation, `until` no condition.
+        ValueError: neither optimizer nor rate; a number is out of range; the optimizer requires the loss; when used, it
+            does not reveal its rate, or the network's scaling is for another kind.
+        TypeError: the optimizer is not an optax transformation, or `until` is not a condition.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -74,7 +74,7 @@ class RodFlow(AbstractFlow):
 
     optimizer: Optimizer
     given_rate: Float[Array, ""] | None
-    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    rtol: float | None = eqx.field(static=True)  # only changes values, but is never swept
     atol: float | None = eqx.field(static=True)
     until: AbstractCondition | None
     max_steps: int = eqx.field(static=True)
@@ -114,10 +114,10 @@ class RodFlow(AbstractFlow):
 
     @property
     def rate(self) -> Float[Array, ""]:
-        """The gradient-flow time of a step, as it was given or is seen.
+        """The gradient-flow time of a step, as given or as found from the optimizer.
 
         Raises:
-            ValueError: the optimizer does not show it.
+            ValueError: the optimizer does not reveal it.
         """
         return time_of_step(self.optimizer) if self.given_rate is None else self.given_rate
 

@@ -1,4 +1,4 @@
-"""The two ends of an oscillation as a differential equation."""
+"""The differential equation of the two ends of an oscillation."""
 
 from typing import Any, NamedTuple
 
@@ -19,28 +19,28 @@ from ._ends import AbstractEndsSystem
 
 
 class Rod(NamedTuple):
-    """The middle and the half of a rod: parameters and, behind them, what the optimizer remembers."""
+    """The midpoint and half-difference of a rod: parameters, followed by the optimizer's state."""
 
     middle: Float[Array, " state"]
     half: Float[Array, " state"]
 
 
 class RodController(AbstractScaledController):
-    """Chooses steps from the errors of parameters, and from those of each memory relative to the size of all of it.
+    """Chooses steps from the errors of the parameters, and of each state array relative to its own size.
 
-    Squares of gradients are small numbers, errors of which a tolerance for parameters would not see.
+    Squared gradients are small, so a tolerance for parameters would miss their errors.
     """
 
-    rtol: float = eqx.field(static=True)  # decides nothing but numbers
+    rtol: float = eqx.field(static=True)  # changes values, not the program
     atol: float = eqx.field(static=True)
-    sizes: tuple[int, ...] = eqx.field(static=True)  # shapes: of the parameters, and of each memory
+    sizes: tuple[int, ...] = eqx.field(static=True)  # shapes: of the parameters, and of each state array
     padding: float | Float[Array, ""]
 
     def adapt_step_size(self, t0, t1, y0: Any, y1_candidate: Any, args, y_error: Any, error_order, controller_state):
         return self.adapt_by(self.scaled(y0, y1_candidate, y_error), t0, t1, args, error_order, controller_state)
 
     def scaled(self, y0: Rod, y1: Rod, error: Rod) -> Float[Array, ""]:
-        """The error of a step in units of the tolerance: the largest of those of the parameters and the memories."""
+        """The error of a step in units of the tolerance: the largest over the parameters and each state array."""
         mean = lambda rows: jnp.sqrt(jnp.mean(rows**2))
         found, ends = [], [sum(self.sizes[: place + 1]) for place in range(len(self.sizes))]
         for end, size in zip(ends, self.sizes, strict=True):
@@ -54,7 +54,7 @@ class RodController(AbstractScaledController):
 
 
 class RodSystem(AbstractEndsSystem):
-    """z+' = F(z-) - z+ and z-' = F(z+) - z- per step F of the optimizer, in terms of the middle and the half."""
+    """z+' = F(z-) - z+ and z-' = F(z+) - z- per step F of the optimizer, in terms of midpoint and half-difference."""
 
     problem: Problem
     optimizer: Optimizer
@@ -73,12 +73,12 @@ class RodSystem(AbstractEndsSystem):
         self.controller = RodController(
             rtol, atol, (ravel_pytree(problem.params)[0].size, *sizes), ParameterNorm(problem).padding
         )
-        # Of a step that remembers nothing all rates are real; momentum turns them.
+        # Without state all rates are real; momentum makes them complex.
         self.solver = diffrax.Tsit5(scan_kind="lax") if sizes else RungeKuttaChebyshev()
 
     @property
     def _memory(self) -> PyTree:
-        """The optimizer's memory at the start, as floats: a count of steps is a time, which flows, too."""
+        """The optimizer's initial state as floats: a step count becomes continuous."""
         return jax.tree.map(
             lambda leaf: jnp.asarray(leaf, self.problem.dtype), first_state(self.optimizer, self.problem.params)
         )
@@ -96,7 +96,7 @@ class RodSystem(AbstractEndsSystem):
     def start(self) -> Rod:
         w = ravel_pytree(self.problem.params)[0]
         state = jnp.concatenate([w, ravel_pytree(self._memory)[0].astype(w.dtype)])
-        # Half of the first step. What is remembered has no half yet: neither end may have negative squares.
+        # Half of the first step. The optimizer state starts equal at both ends, so that no squares become negative.
         half = (self._step(self.gradient(w), state) - state) / 2
         return Rod(state, half.at[w.size :].set(0))
 
@@ -107,7 +107,7 @@ class RodSystem(AbstractEndsSystem):
         def field(t: Any, y: Rod, args: Any) -> Rod:
             del t, args
             m, d = y.middle[:size], y.half[:size]
-            # A rod that is short beside m is seen longer, since m + d rounds; from m on, which it moves no more.
+            # m + d rounds if the rod is short compared with m: then the difference is taken from m along a longer rod.
             far = eps ** (1 / 3) * safe_sqrt(jnp.sum(m**2)) / nonzero(safe_sqrt(jnp.sum(d**2)))
             short = far > 1
             ahead, behind = self.gradient(m + jnp.where(short, far, 1) * d), self.gradient(m - jnp.where(short, 0, d))
@@ -117,12 +117,12 @@ class RodSystem(AbstractEndsSystem):
                 self._step(jnp.where(short, behind - change, behind), y.middle - y.half),
             )
             mean, slope = (ends[0] + ends[1]) / 2, (ends[0] - ends[1]) / 2
-            # Where it is short, the difference of its ends is rounding, and their derivative is not. That does not
-            # exist at a root of 0, as of a gradient that is always 0: there the ends are equal.
+            # For a short rod the difference of the ends is rounding, so the derivative is used. It does not exist at a
+            # square root of 0, such as for a gradient that is always 0: there the ends are equal.
             shifted, along = jax.jvp(self._step, (behind, y.middle), (change, y.half))
             mean = jnp.where(short, shifted, mean)
             slope = jnp.where(short & jnp.isfinite(along), along, slope)
-            # Below the edge d decays, until rounding alone drives it, as it does descent.
+            # Below the edge d decays until only rounding drives it, as in descent.
             rounding = jnp.zeros_like(y.half).at[:size].set(2 * eps * m)
             return Rod((mean - y.middle) / self.rate, (rounding - slope - y.half) / self.rate)
 
@@ -140,7 +140,7 @@ class RodSystem(AbstractEndsSystem):
         return self.controller.scaled(y0, y1, error)
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        # Each evaluation of the field takes gradients at two points.
+        # Each evaluation of the field takes two gradients.
         if isinstance(self.solver, RungeKuttaChebyshev):
             return 2 * solver_state.evaluations, jnp.zeros_like(attempts)
         return 2 * gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)

@@ -43,8 +43,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
     r"""Steps along mini-batch gradients, with batch sizes that keep the noise at a fixed temperature.
 
     A step is $\theta_l \leftarrow \theta_l - dt\, \eta_l \nabla_l L_{batch}$, where the batch is b of the n samples,
-    drawn without replacement (Geiger et al. 2020, appendix A, whose equation numbers are given). Its temperature (17)
-    is
+    drawn without replacement (Geiger et al. 2020, appendix A, with its equation numbers). Its temperature (17) is
 
     $T = \frac{dt}{b} \left(1 - \frac{b-1}{n-1}\right)$,
 
@@ -65,12 +64,12 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
     right to 1 % with a lower bound of 1/100 of the upper one, and 9 to 12 % too small with 1/2 of it, however small
     both were.
 
-    With a relaxation time tau the steps have momentum, as in `MomentumFlow`. From rest, each step is $v \leftarrow
-    e^{-dt/\tau} v - (1-e^{-dt/\tau})\, \eta \nabla L_{batch}$, then $\theta \leftarrow \theta + dt\,
-    v$. As dt -> 0 at fixed T these are the Langevin equations $d\theta = v\, dt$ and $\tau\, dv = -(v + \eta \nabla
-    L)\, dt + \sqrt{T \eta \Sigma \eta}\, dW$: for a quadratic loss and a constant $\Sigma$ the stationary variance of
-    the weights is the same as without momentum. Steps much longer than tau equal steps without momentum. (The paper
-    gives tau = 10, but not its step.)
+    With a relaxation time tau the steps have momentum, as in `MomentumFlow`. From rest, each step is
+    $v \leftarrow e^{-dt/\tau} v - (1-e^{-dt/\tau})\, \eta \nabla L_{batch}$, then $\theta \leftarrow \theta + dt\, v$.
+    As dt -> 0 at fixed T these are the Langevin equations $d\theta = v\, dt$ and
+    $\tau\, dv = -(v + \eta \nabla L)\, dt + \sqrt{T \eta \Sigma \eta}\, dW$: for a quadratic loss and a constant
+    $\Sigma$ the stationary variance of the weights is the same as without momentum. Steps much longer than tau equal
+    steps without momentum. (The paper gives tau = 10, but not its step.)
 
     Arguments:
         temperature: T >= 0, in units of gradient-flow time per sample; an array leaf.
