@@ -1,4 +1,4 @@
-"""The flow of an infinitely wide network whose features move."""
+"""Training of an infinitely wide network whose features move."""
 
 from typing import Any
 
@@ -24,40 +24,40 @@ from ._rich_sampled import RichSampled
 class RichLimit(AbstractApproximation):
     """An infinitely wide network that learns features: the mean-field, muP or feature-learning limit.
 
-    `InfiniteWidth` is the lazy limit, whose kernel stands still. Here the width N grows while the network's
-    normal form stays: variances m_0^2 sigma_0^2, m_l^2 N sigma_l^2, (gamma m_L N sigma_L)^2 and rates
-    m_0^2 eta_0/N, m_l^2 eta_l, gamma^2 m_L^2 N eta_L, as `Scaling.mean_field` and `Scaling.mup` keep them. The start is
-    Gaussian with these sigmas, whatever `init` drew, and f = 0 there.
+    `InfiniteWidth` is the lazy limit, whose kernel is constant. Here the width N grows while the network's normal form
+    is fixed: variances m_0^2 sigma_0^2, m_l^2 N sigma_l^2, (gamma m_L N sigma_L)^2 and rates m_0^2 eta_0/N, m_l^2
+    eta_l, gamma^2 m_L^2 N eta_L, as in `Scaling.mean_field` and `Scaling.mup`. The start is Gaussian with these sigmas,
+    whatever `init` drew, and f = 0 there.
 
-    - Deep networks: one causal pass through the nodes, without a fixed point. Only the directions in which a hidden
-      matrix has been looked at are known of it, and smooth training needs few of them. Linear networks
-      are solved exactly; others by samples of their neurons, whose linear averages have no error. Exact for gradient
-      descent (`rate=`); for gradient flow of second order in the distance of nodes, at any distance stable. Time grows
-      like T L P k S and memory like L k S: T nodes, P outputs on the training set, k directions, S samples (2 k for
-      linear networks).
-    - Two layers with any activation: neurons at scrambled Sobol points of the start, mirrored, which move in their mean
-      field by `GradientFlow()` or `Descent`.
+    - Deep networks: one causal pass through time nodes, without a fixed-point iteration over time. A hidden matrix is
+      known only in the directions that signals have probed, and smooth training needs few of them. Linear networks are
+      solved exactly, others by samples of their neurons, whose linear averages have no error. Exact in time for
+      gradient descent (`rate=`); second order in the node spacing for gradient flow, and stable at any spacing. Time
+      grows like T L P k S and memory like L k S: T nodes, P outputs on the training set, k directions, S samples (2 k
+      for linear networks).
+    - Two layers with any activation: neurons start at mirrored, scrambled Sobol points, and move in their mean field by
+      `GradientFlow()` or `Descent`.
 
-    The certificate tells how much is left of the choice of samples, and of a node's own equations.
+    The certificate reports the sampling error, and the residual of the nodes' implicit equations.
 
     Provides outputs, test outputs, the kernel, `observe.feature_kernel` and `gradient_kernel` of all hidden layers, and
     `layer_alignment` of two-layer networks.
 
     Arguments:
-        rate: of gradient descent on the full batch, in gradient-flow time per step; None for gradient flow.
-        nodes: of a deep network, times besides those asked for; the most steps of its descent.
-        samples: neurons, of networks with activations; a power of two, at least 32.
-        seed: of the samples.
-        memory: bytes that its samples, matrices or kernels may take. None takes half of what is free on the device.
-        at_any_richness: whether to solve where the limit is lazy, at the richness 1/(gamma m_L N sigma_L) that the
-            network has at its width. It must otherwise be at least N^(-1/4), as `InfiniteWidth` asks for the opposite.
+        rate: rate of full-batch gradient descent, in gradient-flow time per step; None for gradient flow.
+        nodes: for a deep network, number of times besides the requested ones, or the maximum number of descent steps.
+        samples: number of neurons for networks with activations; a power of two, at least 32.
+        seed: random seed of the samples.
+        memory: maximum bytes of its samples, matrices or kernels. None takes half of the free device memory.
+        at_any_richness: whether to solve even if the limit is lazy, at the richness 1/(gamma m_L N sigma_L) of the
+            network's width. Otherwise the richness must be at least N^(-1/4); `InfiniteWidth` requires the opposite.
 
     Raises:
-        NotApplicable: when used, if the network has biases, or is no dense one; or if its
-            limit is lazy (in a sweep the lane ends as not_applicable).
-        MemoryError: when used, if the samples do not fit, or the kernels of a deep network at all times.
-        ValueError: when used, if a training set needs more samples; says how many.
-        ValueError, TypeError: an argument is none of those above.
+        NotApplicable: when used, if the network has biases or is not dense, or if its limit is lazy (in a sweep the
+            lane ends as not_applicable).
+        MemoryError: when used, if the samples do not fit, or a deep network's kernels at all times do not.
+        ValueError: when used, if the training set needs more samples; the message says how many.
+        ValueError, TypeError: an argument is not as described above.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -77,9 +77,9 @@ class RichLimit(AbstractApproximation):
     rate: Float[Array, ""] | None
     nodes: int = eqx.field(static=True)  # a shape
     samples: int = eqx.field(static=True)  # a shape
-    seed: int = eqx.field(static=True)  # of constants of the program
-    memory: int | None = eqx.field(static=True)  # decides what is refused
-    at_any_richness: bool = eqx.field(static=True)  # decides what is refused
+    seed: int = eqx.field(static=True)  # of constants in the program
+    memory: int | None = eqx.field(static=True)  # decides what is rejected
+    at_any_richness: bool = eqx.field(static=True)  # decides what is rejected
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class RichLimit(AbstractApproximation):
         return nearest_step(ts, self.rate.astype(ts.dtype), self.nodes)[1]
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """The assumptions about a problem."""
+        """The assumptions made about a problem."""
         net, dtype = problem.net, problem.dtype
         dense = isinstance(net, nets.AbstractDense) and len(net.weights) > 1
         kind = Assumption.of_kind("a dense network with hidden layers", dense, type(net).__name__, dtype)
@@ -127,14 +127,14 @@ class RichLimit(AbstractApproximation):
         )
 
     def _asks_for_numbers(self, problem: Problem) -> bool:
-        """Not where only shapes are known."""
+        """Whether to check the richness; not where only shapes are known."""
         return not self.at_any_richness and eqx.is_array(problem.x)
 
     def ways(self, problem: Problem) -> tuple[RichMarch] | tuple[RichSampled, ...]:
-        """The dynamics that may go to the limit of a problem.
+        """The dynamics that can solve the limit of a problem.
 
         Raises:
-            NotApplicable: an assumption fails in what is known.
+            NotApplicable: an assumption is known to fail.
         """
         for assumption in self.assumptions(problem):
             known = concrete(assumption.holds)
@@ -174,14 +174,14 @@ def _rich(net: nets.AbstractDense) -> Assumption:
 
 @eqx.filter_jit
 def _way_of_samples(sampled: RichSampled, problem: Problem, ts: Float[Array, "..."]) -> Int[Array, ""]:
-    """The index of the way that a flow of samples goes."""
+    """The index of the integrator for a flow of samples."""
     return jnp.asarray(GradientFlow().way(sampled.of_samples(problem), ts))
 
 
 @eqx.filter_jit
 def _richness(net: nets.AbstractDense) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """The amount by which the richness of a network is too small, the richness itself, and the width."""
+    """The relative deficit of a network's richness, the richness itself, and the width."""
     form = dmft.normal_form(net)
     width = jnp.asarray(net.widths[-1] if net.units is None else net.units, form.rate.dtype)
-    # An infinite richness, that of a read-out which starts at 0, is none to worry about.
+    # An infinite richness, from a read-out that starts at 0, is fine.
     return jnp.maximum(1 - form.richness / width**-0.25, 0), form.richness, width

@@ -1,4 +1,4 @@
-"""Deep networks in the rich limit, node by node, and what is kept of a node."""
+"""Deep networks in the rich limit, solved node by node, and the values kept at each node."""
 
 import dataclasses
 from collections.abc import Callable
@@ -54,11 +54,11 @@ def _of_basis(inputs: dmft.Basis, f: Float[Array, "i a"]) -> tuple[Float[Array, 
 
 
 class Kept(NamedTuple):
-    """The values of a linear network from which all that is saved of a node follows: as in `Fields`, in the basis.
+    """The values of a linear network that determine everything saved at a node: as in `Fields`, in the basis.
 
     Attributes:
-        outputs, features, gradients: as there.
-        alignment: of two layers; None of more.
+        outputs, features, gradients: as in `Fields`.
+        alignment: alignment of two layers; None for more layers.
     """
 
     outputs: Float[Array, "i a"]
@@ -68,15 +68,15 @@ class Kept(NamedTuple):
 
 
 def kept_of(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network) -> Kept | FunctionValues:
-    """The values saved while the march goes on: of samples, whose signals are not kept, the mean over their sets."""
+    """The values saved during the march. For samples, whose signals are not kept, these are means over the sets."""
     form, train = dmft.normal_form(problem.net), inputs.train
 
     if problem.net.activation.linear:
         zeta = None
         if form.hidden == 1:
-            # Outside of the training set's span weights stay as they began, in each coordinate like the spare ones.
+            # Outside the span of the training set weights stay at their start, in each coordinate like `spare`.
             outside = (problem.x.shape[1] - train.shape[1]) * jnp.sum(network.spare**2)
-            longest = jnp.argmax(jnp.sum(problem.x**2, axis=1))  # in another basis equal ones differ by rounding
+            longest = jnp.argmax(jnp.sum(problem.x**2, axis=1))  # in another basis equal lengths differ by rounding
             zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside, longest=longest)
         return Kept(known.fields.outputs, known.fields.features, known.fields.gradients, zeta)
 
@@ -91,14 +91,14 @@ def kept_of(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmf
 
 
 def values_of(problem: Problem, inputs: dmft.Basis, kept: Kept | FunctionValues) -> FunctionValues:
-    """All that is saved of a node."""
+    """All values saved at a node."""
     if isinstance(kept, FunctionValues):
         return kept
     form, train = dmft.normal_form(problem.net), inputs.train
     kernel = dmft.tangent_kernel(form, kept.features, kept.gradients)
-    # From basis vectors i, j to inputs n, m, which are their combinations.
+    # From basis vectors i, j to inputs n, m, which are linear combinations of them.
     features = jnp.einsum("ni,lij,mj->lnm", train, kept.features, train)
-    # All neurons together are Gaussian.
+    # The distribution over neurons is Gaussian.
     normal = ndtri(jnp.asarray(dmft.LEVELS, train.dtype))
     spread = [safe_sqrt(jnp.diagonal(phi))[:, None] * normal[None] for phi in features[1:]]
     # Gradients of linear networks are the same at all inputs.
@@ -111,31 +111,31 @@ def values_of(problem: Problem, inputs: dmft.Basis, kept: Kept | FunctionValues)
 
 
 def _layers(features: Any, gradients: Any, spread: Any) -> dict[str, Array]:
-    """The kernels and quantiles of layers, by the names of observables."""
+    """The kernels and quantiles of layers, by observable name."""
     layers = {f"feature_kernel_{l}": phi for l, phi in enumerate(features) if l > 0}
     layers |= {f"gradient_kernel_{l}": g for l, g in enumerate(gradients[:-1], 1)}
     return layers | {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
 
 
-# Independent sets of samples, whose results are averaged: how they differ tells the error of the whole.
+# Independent sets of samples, whose results are averaged; their spread gives the error of the mean.
 SETS = 4
-# Parts of a signal below this share of it make no direction of their own: less than what sampling leaves open.
+# Parts of a signal below this relative size get no direction of their own: smaller than the sampling error.
 LEAST_OF_SAMPLES = 1e-2
-LEAST_OF_LINEAR = 0.1  # square roots of the unit of rounding: outputs are off by a hundredth of such a part
+LEAST_OF_LINEAR = 0.1  # in units of sqrt(machine epsilon): outputs are off by a hundredth of such a part
 
 
 class LimitState(AbstractSavingState):
-    """The state of the march: where the pass stands, and what is saved.
+    """The state of the march: the pass at its last node, and the saved values.
 
     Attributes:
-        inputs: in the basis of the training set.
-        known: at the last node, for each set of samples; of a linear network, which needs none, as it is.
-        nodes: all times.
-        wanted: the nodes that are saved.
-        reached: how many of them lie before each of these, or on it.
-        saves: what is saved so far.
-        kernel: at the start.
-        lost: the energy lost up to the last node but for what that one weighs itself, and per time there; likewise.
+        inputs: inputs in the basis of the training set.
+        known: the pass at the last node, one per set of samples; a linear network has no sets.
+        nodes: all time nodes.
+        wanted: the nodes to save.
+        reached: number of wanted nodes at or before each wanted node.
+        saves: the values saved so far.
+        kernel: the initial NTK.
+        lost: the energy lost up to the last node, without that node's own weight, and the rate of loss there; per set.
     """
 
     inputs: dmft.Basis
@@ -152,23 +152,23 @@ class LimitState(AbstractSavingState):
 
 
 class RichMarch(AbstractStandIn, AbstractGrowing):
-    """The limit of a deep network: exact if it is linear, of samples of its neurons otherwise.
+    """The limit of a deep network: exact if it is linear, by samples of its neurons otherwise.
 
     Arguments:
-        source: the choice.
-        rate: that of gradient descent, None for gradient flow.
-        count: nodes besides the requested times.
-        samples, seed: of networks with activations.
-        memory: bytes, None for half of what is free.
-        ample: of linear networks, whether there is room for as many directions as any run of smooth training has.
+        source: the approximation that chose this march.
+        rate: rate of gradient descent, None for gradient flow.
+        count: number of nodes besides the requested times.
+        samples, seed: as in `RichLimit`, for networks with activations.
+        memory: maximum bytes, None for half of the free memory.
+        ample: for linear networks, whether to make room for the directions of any smooth training.
     """
 
     source: AbstractApproximation
     rate: Float[Array, ""] | None
     count: int = eqx.field(static=True)  # the size of arrays
     samples: int = eqx.field(static=True)  # the size of arrays
-    seed: int = eqx.field(static=True)  # of constants of the program
-    memory: int | None = eqx.field(static=True)  # decides what is refused
+    seed: int = eqx.field(static=True)  # of constants in the program
+    memory: int | None = eqx.field(static=True)  # decides what is rejected
     ample: bool = eqx.field(static=True, default=True)  # the size of arrays
 
     @property
@@ -182,7 +182,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         return self.source.check(problem)
 
     def doubt(self, problem: Problem, final: View) -> str:
-        del problem, final  # its certificate says all that is known
+        del problem, final  # the certificate reports all errors
         return ""
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> LimitState:
@@ -190,11 +190,11 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         form, inputs = dmft.normal_form(problem.net), dmft.basis(problem.x, problem.x_test)
         dtype = problem.dtype
         rate = jnp.ones((), dtype) if self.rate is None else self.rate.astype(dtype)
-        fine = jnp.isfinite(rate) & (rate > 0)  # of a traced one nobody knew
+        fine = jnp.isfinite(rate) & (rate > 0)  # a traced rate may be invalid
         result = RESULTS.where(problem.valid & fine, RESULTS.successful, RESULTS.invalid)
         if self.rate is None:
             nodes = dmft.flow_nodes(_spread(problem, form, inputs.train, ts, self.count))
-            # Requested times are among the nodes, so that each is found exactly.
+            # Requested times are among the nodes, so each is found exactly.
             wanted, times = jnp.searchsorted(nodes.times, ts).astype(int), ts
         else:
             rate = jnp.where(fine, rate, 1)
@@ -202,7 +202,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
             wanted, times = nearest_step(ts, rate, self.count)
             too_late = wanted[-1] > self.count
             result = RESULTS.where((result == RESULTS.successful) & too_late, RESULTS.max_steps, result)
-        law = _law(problem, inputs, implicit=False)  # the first node weighs nothing itself
+        law = _law(problem, inputs, implicit=False)  # the first node has no weight of its own
         networks = self._networks(problem, form, law, nodes.times.size)
         known = _each(problem, lambda one: dmft.step(law, dmft.start(law, one), nodes, 0), networks)
         now = kept_of(problem, inputs, known, known.network)
@@ -230,17 +230,17 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         )
 
     def _networks(self, problem: Problem, form: dmft.NormalForm, law: dmft.TrainingLaw, nodes: int) -> dmft.Network:
-        """The start, for each set of samples."""
+        """The initial networks, one per set of samples."""
         (block, inputs), outputs, dtype = law.x.shape, problem.y.shape[1], problem.dtype
         block *= outputs
         if problem.net.activation.linear:
-            each = 1 if self.rate is not None else 2  # a node that weighs itself is looked at several times
+            each = 1 if self.rate is not None else 2  # an implicit node is iterated several times
             few = few_directions(inputs + outputs, law.least, ample=self.ample)
             room = min(each * nodes * max(inputs, outputs), few) + block + 1
             advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
             require_memory(self.memory, bytes_of_directions(form.hidden, 2 * room, room, dtype.itemsize), advice)
             return dmft.linear_network(form, inputs, outputs, room, dtype)
-        # The next power of two, as the number of samples is one.
+        # Rounded up to a power of two.
         least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
         if self.samples < least:
             raise ValueError(
@@ -278,7 +278,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
             saved = jax.tree.map(lambda leaf, value: leaf.at[at].set(value, mode="drop"), state.saves.saved, row)
             slot = jnp.where(due, state.reached[jnp.minimum(slot, size - 1)], slot)
             before, rate = state.lost
-            # The node before gets its full weight now that another one follows.
+            # The previous node gets its full weight, now that another one follows.
             lost = (before + state.nodes.passed[k - 1] * rate, _lost(problem, known))
             where = lambda one: (one.known, one.saves, one.lost, one.done, one.steps, one.result)
             result = RESULTS.where(fine, state.result, RESULTS.diverged)
@@ -292,7 +292,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         law = _law(problem, state.inputs, implicit=self.rate is None)
         own = state.nodes.own[state.steps]
         network = _here(problem, law, state.known, own)
-        # Times that round to one step share the row that its first time has saved.
+        # Times that round to the same step share the row saved for the first of them.
         first = jnp.searchsorted(state.wanted, state.wanted)
         saved = jax.tree.map(lambda leaf: leaf[first], state.saves.saved)
         values = lambda kept: values_of(problem, state.inputs, kept)
@@ -313,20 +313,20 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         )
 
     def _certificate(self, problem: Problem, state: LimitState, network: dmft.Network) -> Certificate:
-        """Energy balance and residual of the flow; the standard error of outputs, and what found no room."""
+        """Energy balance and residual of the flow, standard error of the outputs, and parts of signals without room."""
         f, test = _each(problem, lambda one, here: outputs_of(problem, state.inputs, one, here), state.known, network)
         value = lambda f: problem.loss.value(f, problem.y)
         start, end = (_each(problem, value, one) for one in (jnp.zeros_like(f), f))  # f = 0
-        # The trapezoidal rule, in which the last node weighs itself.
+        # The trapezoidal rule, with the last node's own weight.
         lost = start - end - state.lost[0] - state.nodes.own[state.steps] * state.lost[1]
-        balance = jnp.max(jnp.where(start == 0, jnp.nan, jnp.abs(lost / start)))  # NaN where nothing is to be learnt
+        balance = jnp.max(jnp.where(start == 0, jnp.nan, jnp.abs(lost / start)))  # NaN if there is nothing to learn
         missed = jnp.max(_each(problem, lambda one: one.missed, network)) ** 2
         if not problem.net.activation.linear:
             found = f if test is None else test
             size = jnp.maximum(jnp.max(jnp.abs(problem.y)), jnp.max(jnp.abs(found)))
-            # The standard error of a mean over sets.
+            # The standard error of the mean over sets.
             error = jnp.max(jnp.std(found, axis=0, ddof=1)) / f.shape[0] ** 0.5 / size
-            # Parts below the least were left out without being counted.
+            # Parts below the threshold are dropped without being counted.
             missed = jnp.maximum(jnp.maximum(missed, error), LEAST_OF_SAMPLES**2)
         nothing = jnp.full((), jnp.nan, f.dtype)
         if self.rate is not None:
@@ -336,10 +336,10 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
 
 
 def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.TrainingLaw:
-    """The law of a linear network at the inputs of the basis, or of any other at the training set."""
+    """The training law: at the basis vectors for a linear network, at the training set for any other."""
     form, train, activation = dmft.normal_form(problem.net), inputs.train, problem.net.activation
     if activation.linear:
-        # A linear network is trained at the basis vectors: a push on outputs f(x) = x F becomes one on F.
+        # A linear network is trained at the basis vectors: a push on the outputs f(x) = x F becomes a push on F.
         push = lambda f: -train.T @ problem.loss.gradient(train @ f, problem.y)
         least = LEAST_OF_LINEAR * float(jnp.finfo(train.dtype).eps) ** 0.5
         return dmft.TrainingLaw(form, activation, jnp.eye(train.shape[1], dtype=train.dtype), push, least, implicit)
@@ -348,7 +348,7 @@ def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Traini
 
 
 def _each(problem: Problem, function: Callable[..., Any], *sets: Any) -> Any:
-    """A function of each set of samples, or of the only network that there is."""
+    """A function applied to each set of samples, or to the single linear network."""
     return function(*sets) if problem.net.activation.linear else jax.vmap(function)(*sets)
 
 
@@ -357,7 +357,7 @@ def _here(problem: Problem, law: dmft.TrainingLaw, known: dmft.Pass, own: Float[
 
 
 def _lost(problem: Problem, known: dmft.Pass) -> Float[Array, "*sets"]:
-    """The energy that is lost per time."""
+    """The energy lost per time."""
     form = dmft.normal_form(problem.net)
     kernel = lambda fields: dmft.tangent_kernel(form, fields.features, fields.gradients)
     # -dL/dt = q K q for the push q = -dL/df under the tangent kernel K.
@@ -365,15 +365,15 @@ def _lost(problem: Problem, known: dmft.Pass) -> Float[Array, "*sets"]:
 
 
 def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Array, " times"], count: int) -> Array:
-    """The requested times, 0, and others: evenly before the fastest rate has acted, evenly in log t after."""
+    """The requested times, 0, and others: spaced evenly before the fastest rate has acted, evenly in log t after."""
     zero = jnp.zeros((train.shape[0], problem.y.shape[1]), train.dtype)
     curvature = jnp.trace(problem.loss.hessian(zero, problem.y), axis1=1, axis2=2)
-    # No rate is above the trace of kernel times curvature; the kernel is that of a linear network at the start.
+    # The trace of kernel times curvature bounds all rates; the kernel is that of a linear network at the start.
     fastest = dmft.initial_kernel(form) * jnp.sum(curvature * jnp.sum(train**2, axis=1))
     end = ts[-1]
     steps = jnp.log1p(end * fastest) * jnp.arange(count + 1, dtype=end.dtype) / count
     even = end * jnp.arange(count + 1, dtype=end.dtype) / count
-    # t_k = ((1 + T fastest)^(k/count) - 1)/fastest, up to T. Towards T fastest = 0 it is even, and the quotient 0/0.
+    # t_k = ((1 + T fastest)^(k/count) - 1)/fastest, up to T. As T fastest -> 0 it becomes even, and the quotient 0/0.
     stiff = end * fastest > 1e-3
     grid = jnp.where(stiff, jnp.expm1(steps) / jnp.where(stiff, fastest, 1.0), even)
     return jnp.sort(jnp.concatenate([jnp.minimum(grid, end), ts]))

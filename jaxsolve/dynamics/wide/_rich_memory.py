@@ -1,4 +1,4 @@
-"""The memory that a rich limit may use, checked before anything is allocated."""
+"""The memory limit of a rich limit, checked before anything is allocated."""
 
 import math
 from collections.abc import Callable
@@ -8,50 +8,50 @@ from ..._numerics import free_memory, readable
 
 
 def few_directions(signals: int, least: float, *, ample: bool) -> int:
-    """The number of directions of the signals of a linear network: mostly one each per digit; `ample`, over twice that.
+    """The number of directions of a linear network's signals: about one per signal and digit, or 2.5 if `ample`.
 
     Arguments:
-        signals: of inputs and outputs.
-        least: the smallest part of a signal, as a share of its size, that makes a direction of its own.
-        ample: whether it is to be enough for every training that is smooth.
+        signals: number of inputs and outputs.
+        least: the smallest part of a signal, relative to its size, that gets its own direction.
+        ample: whether the number must suffice for any smooth training.
     """
     few = (2 + signals) * -math.log10(least)
     return math.ceil(2.5 * few if ample else few)
 
 
 def room_of_samples(samples: int, block: int) -> int:
-    """The number of directions that are kept, of a block of signals in so many samples."""
+    """The number of directions kept for a block of signals, given the number of samples."""
     return min(samples // 2, 128 + 9 * block + 1)
 
 
 def bytes_of_directions(hidden: int, samples: int, room: int, item: int) -> int:
-    """The bytes that all directions take, before and after a step."""
-    # Per matrix four arrays of a row per direction (features, gradients and the Gaussians of both), and `moved`.
+    """The bytes of all directions, before and after a step."""
+    # Per matrix: four arrays with a row per direction (features, gradients and the Gaussians of both), and `moved`.
     return 2 * item * hidden * (4 * room * samples + room**2)
 
 
 def require_memory_of_samples(
     budget: int | None, samples: int, least: int, size: Callable[[int], int], otherwise: str
 ) -> None:
-    """Raises MemoryError where so many samples do not fit.
+    """Raises MemoryError if the samples do not fit.
 
     Arguments:
-        budget: bytes; None takes half of what is free.
-        samples: a power of two.
-        least: how many there must be.
-        size: bytes of some.
-        otherwise: what helps where the least do not fit.
+        budget: bytes; None takes half of the free memory.
+        samples: number of samples, a power of two.
+        least: smallest allowed number of samples.
+        size: bytes as a function of the number of samples.
+        otherwise: advice if even the least do not fit.
     """
-    # Smaller powers of two, the largest first, which is what the message asks for.
+    # Smaller powers of two, the largest first, which the message suggests.
     fits = [one for one in (samples >> n for n in range(1, 60)) if one >= least and size(one) <= _allowed(budget)]
     require_memory(budget, size(samples), f"give samples={fits[0]}" if fits else otherwise)
 
 
 def require_memory_of_kernels(budget: int | None, problem: Problem, times: int) -> None:
-    """Raises MemoryError where the kernels that a march keeps do not fit: the NTK and two per hidden layer."""
+    """Raises MemoryError if the kernels kept by a march do not fit: the NTK and two per hidden layer."""
     n, c = problem.y.shape
     hidden = len(problem.net.weights) - 1
-    # Between all outputs the NTK and a kernel of gradients per hidden layer; between samples one of features.
+    # The NTK and the gradient kernels of hidden layers are between all outputs, feature kernels between samples.
     each = problem.dtype.itemsize * ((1 + hidden) * (n * c) ** 2 + hidden * n**2)
     most = int(min(_allowed(budget) / each, times))
     advice = f"its kernels at {times} times do not fit: ask for {most} times" if most else "give fewer training samples"
@@ -59,7 +59,7 @@ def require_memory_of_kernels(budget: int | None, problem: Problem, times: int) 
 
 
 def require_memory(budget: int | None, needed: int, advice: str) -> None:
-    """Raises MemoryError where so many bytes may not be used."""
+    """Raises MemoryError if this many bytes exceed the limit."""
     allowed = _allowed(budget)
     if needed > allowed:
         raise MemoryError(

@@ -1,4 +1,4 @@
-"""Two-layer networks in the rich limit: the run of a network of quadrature points, and what it says of the limit."""
+"""Two-layer networks in the rich limit, by the run of a network of quadrature points."""
 
 import equinox as eqx
 import jax
@@ -48,17 +48,17 @@ class RichSampled(AbstractStandIn, AbstractMarching):
     """The limit of a two-layer network.
 
     Arguments:
-        source: the choice.
-        flow: how the sampled network moves.
+        source: the approximation that chose this march.
+        flow: the dynamics of the sampled network.
         samples, seed: as for `sampled`.
-        memory: bytes, None for half of what is free.
+        memory: maximum bytes, None for half of the free memory.
     """
 
     source: AbstractApproximation
     flow: AbstractMarching
     samples: int = eqx.field(static=True)  # a shape
-    seed: int = eqx.field(static=True)  # of constants of the program
-    memory: int | None = eqx.field(static=True)  # decides what is refused
+    seed: int = eqx.field(static=True)  # of constants in the program
+    memory: int | None = eqx.field(static=True)  # decides what is rejected
 
     @property
     def chunk(self) -> int:
@@ -71,11 +71,11 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         return self.source.check(problem)
 
     def doubt(self, problem: Problem, final: View) -> str:
-        del problem, final  # its certificate says all that is known
+        del problem, final  # the certificate reports all errors
         return ""
 
     def of_samples(self, problem: Problem) -> Problem:
-        """The problem of a network of samples, which stands for the limit."""
+        """The problem for a network of samples, which represents the limit."""
         net = dmft.sampled(problem.net, self.samples, self.seed)
         where = lambda one: (one.net, one.initial, one.initial_test)
         nothing = (problem.initial, problem.initial_test)
@@ -87,9 +87,9 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         return SampledState(self.flow.init(self.of_samples(problem), ts))
 
     def require_memory(self, problem: Problem, times: int) -> None:
-        """Raises MemoryError where the samples do not fit."""
+        """Raises MemoryError if the samples do not fit."""
         inputs, outputs = problem.x.shape[1], problem.y.shape[1]
-        # Neurons before and after a step and at all times, and their signals and gradients at all samples.
+        # Neurons before and after a step and at all saved times, and their signals and gradients at all samples.
         each = problem.dtype.itemsize * ((2 + times) * (inputs + outputs) + len(problem.x) * (2 + outputs))
         require_memory_of_samples(
             self.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
@@ -127,7 +127,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
 
 
 def _certificate(model: Problem, run: March) -> Certificate:
-    """The certificate of the run, with the standard error of its last outputs over the largest output or target."""
+    """The certificate of the run, with the standard error of its final outputs over the largest output or target."""
     known = run.certificate
     x, y = model.x, model.y
     if model.x_test is not None and model.y_test is not None:
@@ -142,11 +142,11 @@ def _certificate(model: Problem, run: March) -> Certificate:
 
 
 def _observations(net: nets.AbstractDense, x: Float[Array, "n d"]) -> dict[str, Array]:
-    """Averages over neurons, as `observe` names them."""
+    """Averages over neurons, by observable name."""
     h = jax.vmap(lambda one: run_layers(net, net.layers[:1], one))(x)  # (n, neurons)
     phi, slope = net.activation(h), jax.vmap(jax.vmap(jax.grad(net.activation)))(h)
     samples = h.shape[1]
-    # N df/dphi: of order 1, whatever the number of samples.
+    # N df/dphi is of order 1 for any number of samples.
     z = samples * net.scaling.gamma * net.scaling.multiplier[-1] * net.weights[1]  # (out, neurons)
     g = slope[:, None] * z[None]
     return {

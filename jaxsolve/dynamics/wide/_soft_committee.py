@@ -1,4 +1,4 @@
-"""Online learning from a teacher in infinite input dimension: closed equations of a few overlaps."""
+"""Online learning from a teacher in infinite input dimension: closed equations for a few overlaps."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ from ..._core import read_times
 
 
 class OrderParameters(eqx.Module):
-    r"""The overlaps of a student sum_k v_k erf(w_k . x/sqrt(2d)) and its teacher, which decide how it generalizes.
+    r"""The overlaps of a student sum_k v_k erf(w_k . x/sqrt(2d)) and its teacher, which determine its generalization.
 
     Attributes:
         Q: overlaps w_i . w_k/d of the student's weights, shape (k, k).
-        R: overlaps w_i . w*_n/d of the student's with the teacher's, shape (k, m).
+        R: overlaps w_i . w*_n/d of the student's weights with the teacher's, shape (k, m).
         T: overlaps of the teacher's weights, shape (m, m).
         v: the student's second layer, shape (k,).
-        A: the teacher's, shape (m,).
+        A: the teacher's second layer, shape (m,).
 
-    Those that `SoftCommittee.solve` returns have times as their first axis, in all five.
+    In the result of `SoftCommittee.solve` all five have times as their first axis.
 
     Raises:
         ValueError: shapes do not fit together, or a value is not finite.
@@ -68,7 +68,7 @@ class OrderParameters(eqx.Module):
         teacher: Float[ArrayLike, "m d"],
         teacher_readout: Float[ArrayLike, " m"],
     ) -> "OrderParameters":
-        """The order parameters of weights in d dimensions, entries of order 1.
+        """The order parameters of weights in d dimensions, with entries of order 1.
 
         Raises:
             ValueError: shapes do not fit together.
@@ -81,12 +81,12 @@ class OrderParameters(eqx.Module):
 
     @property
     def covariance(self) -> Float[Array, "*times units units"]:
-        """That of the preactivations of student and teacher, in this order."""
+        """The covariance of the preactivations of student and teacher, in this order."""
         return jnp.block([[self.Q, self.R], [jnp.swapaxes(self.R, -1, -2), self.T]])
 
     @property
     def signs(self) -> Float[Array, "*times units"]:
-        """The factors with which units enter the difference of student and teacher."""
+        """The coefficients of units in the difference of student and teacher."""
         return jnp.concatenate([self.v, -self.A], axis=-1)
 
     @property
@@ -101,26 +101,26 @@ class SoftCommittee(eqx.Module):
 
     Each step sees a new Gaussian input and moves $w_k$ by $-\frac{\eta}{\sqrt d} v_k g'(\lambda_k) \Delta x$ and $v_k$
     by $-\frac{\eta_v}{d} g(\lambda_k) \Delta$, with $g(z) = \mathrm{erf}(z/\sqrt2)$, $\lambda_k = w_k \cdot x/\sqrt d$
-    and the difference $\Delta$ of student and teacher, whose outputs have noise of variance $\sigma^2$. With time
-    t = samples/d the overlaps then follow, with no randomness left,
+    and the difference $\Delta$ of student and teacher, whose outputs have noise of variance $\sigma^2$. In time t =
+    samples/d the overlaps then follow, without randomness,
 
     $$\dot R_{in} = -\eta v_i \langle g'_i \Delta \rho_n \rangle, \quad
       \dot Q_{ik} = -\eta \langle v_i g'_i \Delta \lambda_k + v_k g'_k \Delta \lambda_i \rangle
         + \eta^2 v_i v_k \langle g'_i g'_k (\Delta^2 + \sigma^2) \rangle, \quad
       \dot v_i = -\eta_v \langle g_i \Delta \rangle.$$
 
-    These averages are arcsines and roots of the overlaps. The term in $\eta^2$, the noise of single samples, is of the
-    same order as the others. At finite d a run differs by about 1/sqrt(d).
+    These averages are arcsines and square roots of the overlaps. The term in $\eta^2$, the noise of single samples, has
+    the same order as the others. A run at finite d deviates by about 1/sqrt(d).
 
     Arguments:
-        rate: eta, of the first layer, >= 0.
-        readout_rate: eta_v, of the second layer, >= 0; 0 keeps it fixed.
+        rate: eta of the first layer, >= 0.
+        readout_rate: eta_v of the second layer, >= 0; 0 keeps that layer fixed.
         noise_variance: sigma^2, >= 0.
-        rtol: of the integrator (Tsit5); its absolute tolerance is a hundredth. None takes 1e-8, in float32 1e-5.
-        max_steps: steps of the integrator before it gives up.
+        rtol: relative tolerance of Tsit5, whose absolute tolerance is 1/100 of it. None takes 1e-8 (float32: 1e-5).
+        max_steps: maximum number of steps of the integrator.
 
     Raises:
-        ValueError: an argument is negative or not finite, or ts is no sorted sequence of finite times >= 0.
+        ValueError: an argument is negative or not finite, or ts is not a sorted sequence of finite times >= 0.
 
     Example:
         >>> one = jnp.eye(2)
@@ -130,8 +130,8 @@ class SoftCommittee(eqx.Module):
         ['0.358', '0.020', '0.005']
 
     Reference:
-        Saad and Solla, Phys. Rev. E 52, 4225 (1995); Goldt, Advani, Saxe, Krzakala and Zdeborova, arXiv 1906.08632.
-        The averages are derived by smaller covariances, and tested by quadrature and by online SGD.
+        Saad and Solla, Phys. Rev. E 52, 4225 (1995); Goldt, Advani, Saxe, Krzakala and Zdeborova, arXiv 1906.08632. The
+        averages are derived from reduced covariances, and tested by quadrature and by online SGD.
     """
 
     rate: Float[Array, ""]
@@ -156,7 +156,7 @@ class SoftCommittee(eqx.Module):
         self.max_steps = require_size(max_steps, "max_steps")
 
     def velocity(self, at: OrderParameters) -> OrderParameters:
-        """The derivatives by time; those of the teacher are 0."""
+        """The time derivatives; those of the teacher are 0."""
         dtype, k = at.Q.dtype, at.v.shape[0]
         rate, readout_rate, noise = (
             value.astype(dtype) for value in (self.rate, self.readout_rate, self.noise_variance)
@@ -174,12 +174,12 @@ class SoftCommittee(eqx.Module):
         return eqx.tree_at(where, at, (*moved, -readout_rate * mean, zero(at.A)))
 
     def solve(self, start: OrderParameters, ts: Any) -> OrderParameters:
-        """The order parameters at times ts = samples/d, from those at time 0. `jax.grad` goes through it.
+        """The order parameters at times ts = samples/d, from those at time 0. Differentiable by `jax.grad`.
 
         Raises:
-            TypeError: start is no `OrderParameters`.
+            TypeError: start is not an `OrderParameters`.
             ValueError: ts is not sorted, negative or not finite.
-            RuntimeError: the integrator has used `max_steps`.
+            RuntimeError: the integrator reached `max_steps`.
         """
         if not isinstance(start, OrderParameters):
             raise TypeError(f"start must be js.dynamics.OrderParameters, got {type(start).__name__}")
@@ -212,7 +212,7 @@ def _solve(committee: SoftCommittee, start: OrderParameters, ts: Float[Array, " 
 
 
 def _products(covariance: Float[Array, "*times n n"]) -> Float[Array, "*times n n"]:
-    """<g(z_a) g(z_b)> of Gaussian z."""
+    """<g(z_a) g(z_b)> for Gaussian z."""
     scale = jnp.sqrt(1 + jnp.diagonal(covariance, axis1=-2, axis2=-1))
     return 2 / jnp.pi * jnp.arcsin(covariance / (scale[..., :, None] * scale[..., None, :]))
 
@@ -220,8 +220,8 @@ def _products(covariance: Float[Array, "*times n n"]) -> Float[Array, "*times n 
 def _drift(covariance: Float[Array, "n n"], signs: Float[Array, " n"], i: Array) -> Float[Array, " n"]:
     """<g'(z_i) z_b Delta> for all b.
 
-    The factor g'(z_i), a Gaussian, makes of the average one over z with a smaller covariance; and <z_b g(z_c)> is
-    <z_b z_c> <g'(z_c)>.
+    The Gaussian factor g'(z_i) turns the average into one over z with a reduced covariance; and <z_b g(z_c)> is <z_b
+    z_c> <g'(z_c)>.
     """
     row, size = covariance[i], 1 + covariance[i, i]
     tilted = covariance - row[:, None] * row[None, :] / size
@@ -231,7 +231,7 @@ def _drift(covariance: Float[Array, "n n"], signs: Float[Array, " n"], i: Array)
 def _spread(
     covariance: Float[Array, "n n"], signs: Float[Array, " n"], noise: Float[Array, ""], i: Array, k: Array
 ) -> Float[Array, ""]:
-    """<g'(z_i) g'(z_k) (Delta^2 + sigma^2)>: both factors make the covariance smaller."""
+    """<g'(z_i) g'(z_k) (Delta^2 + sigma^2)>: both factors reduce the covariance."""
     a, b, c = 1 + covariance[i, i], 1 + covariance[k, k], covariance[i, k]
     size = a * b - c**2
     one, two = covariance[i], covariance[k]

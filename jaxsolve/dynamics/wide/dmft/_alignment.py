@@ -1,4 +1,4 @@
-"""The alignment of the two layers of a network, of any width."""
+"""The alignment of the two layers of a network of any width."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,21 +17,21 @@ def two_layer_alignment(
 ) -> Float[Array, ""]:
     """|u w|/(|u||w|), or the signed zeta on a line.
 
-    For one output and inputs along a line of direction n it is zeta = u.v/(|u||v|), v = w n (Xu & Liu Ziyin, eq. 20).
-    In the limit of infinite width this is an average over neurons; between hidden layers, whose matrices have as many
-    dimensions as neurons, the same number falls like 1/sqrt(width).
+    For one output and inputs along a line with direction n, zeta = u.v/(|u||v|), v = w n (Xu & Liu Ziyin, eq. 20). At
+    infinite width this is an average over neurons. Between hidden layers, whose matrices have as many dimensions as
+    neurons, the same quantity falls like 1/sqrt(width).
 
     Arguments:
         w: weights of the first layer.
-        u: of the read-out.
-        x: inputs, in the coordinates of w; None where no line is to be looked for.
-        outside: the part of |w|^2 in further coordinates.
-        longest: which input n is along; None for the longest of x.
+        u: weights of the read-out.
+        x: inputs, in the coordinates of w; None to skip the search for a line.
+        outside: the part of |w|^2 in additional coordinates.
+        longest: index of the input that n is along; None for the longest of x.
     """
     (w, unit), (u, _) = scaled(w), scaled(u)
     outside = outside / unit / unit
     size = jnp.linalg.norm(u)
-    # At the start of a limit u w is 0, where a norm has no derivative.
+    # At the start of a limit u w is 0, where a plain norm has no derivative.
     unsigned = safe_sqrt(jnp.sum((u @ w) ** 2)) / (size * jnp.sqrt(jnp.sum(w**2) + outside))
     if x is None or u.shape[0] != 1:
         return unsigned

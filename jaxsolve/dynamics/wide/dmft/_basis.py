@@ -1,4 +1,4 @@
-"""Coordinates of inputs: a network sees the training set through its span alone."""
+"""Coordinates of inputs in the span of the training set, which is all that matters for training."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ class Basis(NamedTuple):
     """Inputs in an orthonormal basis.
 
     Attributes:
-        train: coordinates of the training set.
-        test: of the test set; None without one.
-        outside: the length of what lies outside of the basis, of each test input.
+        train: coordinates of the training inputs.
+        test: coordinates of the test inputs; None without a test set.
+        outside: the length of each test input's component outside the basis.
     """
 
     train: Float[Array, "n i"]
@@ -23,7 +23,7 @@ class Basis(NamedTuple):
 
 
 def basis(x: Float[Array, "n d"], x_test: Float[Array, "m d"] | None) -> Basis:
-    """The inputs' own coordinates, or those in the span of the training set if it has fewer dimensions."""
+    """The original coordinates of the inputs, or those in the span of the training set if it has fewer dimensions."""
     if x.shape[1] <= x.shape[0]:
         return Basis(x, x_test, None if x_test is None else jnp.zeros_like(x_test[:, 0]))
     # x = r^T q^T: coordinates along the columns of q.

@@ -1,4 +1,4 @@
-"""An infinitely wide network, by samples of its neurons."""
+"""An infinitely wide network, represented by samples of its neurons."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,17 +14,17 @@ from ._normal_form import NormalForm
 
 
 LEVELS = tuple(percent / 100 for percent in range(1, 100))
-"""Those of the quantiles of preactivations that are saved."""
+"""The levels of the saved quantiles of preactivations."""
 
 
 class Network(eqx.Module):
-    """Neurons, which move independently in the mean field of all.
+    """Neurons that move independently in the mean field of all.
 
     Attributes:
         first: weights on the inputs.
-        hidden: weight matrices between hidden layers, each by itself: stacked, a step would copy all of them.
+        hidden: weight matrices between hidden layers, in a tuple: if stacked, a step would copy all of them.
         last: weights of the read-out.
-        spare: the weights on a further input, of which training knows nothing.
+        spare: the weights on an additional input that training does not involve.
     """
 
     first: Float[Array, "i s"]
@@ -34,12 +34,12 @@ class Network(eqx.Module):
 
     @property
     def directions(self) -> Int[Array, ""]:
-        """The number of directions in which its matrices have been looked at."""
+        """The number of directions in which its matrices have been probed."""
         return sum((side.count for one in self.hidden for side in (one.features, one.gradients)), jnp.zeros((), int))
 
     @property
     def missed(self) -> Float[Array, ""]:
-        """The largest part of a signal, as a share of its size, for whose direction there was no room."""
+        """The largest part of a signal, relative to its size, that found no room for a direction."""
         both = [side.missed for matrix in self.hidden for side in (matrix.features, matrix.gradients)]
         return jnp.max(jnp.array(both, self.spare.dtype), initial=0.0)
 
@@ -48,13 +48,13 @@ class Fields(NamedTuple):
     """The outputs, signals and kernels of a network on the training inputs.
 
     Attributes:
-        outputs: f.
-        preactivations: of the hidden layers.
+        outputs: f on the training inputs.
+        preactivations: preactivations of the hidden layers.
         last: activations of the last hidden layer.
-        first: N df/dh of the first one.
-        below, above: for each hidden matrix, coefficients of the activations below and of the gradients above.
-        features: <phi phi> per hidden layer, first that of the inputs.
-        gradients: <g g> per hidden layer, at last that of the outputs.
+        first: N df/dh of the first hidden layer.
+        below, above: for each hidden matrix, coefficients of the activations below it and of the gradients above it.
+        features: <phi phi> of the inputs, followed by each hidden layer.
+        gradients: <g g> of each hidden layer, followed by the outputs.
     """
 
     outputs: Float[Array, "n a"]
@@ -70,14 +70,14 @@ class Fields(NamedTuple):
 def propagate(
     form: NormalForm, activation: Callable[[Array], Array], network: Network, x: Float[Array, "n i"], least: float
 ) -> tuple[Fields, Network]:
-    """The outputs, signals and kernels of a network, and the network whose matrices have met them.
+    """The outputs, signals and kernels of a network, and the network with the directions of these signals added.
 
     Arguments:
-        form: hyperparameters.
-        activation: of the hidden layers.
-        network: before.
+        form: the normal form.
+        activation: activation of the hidden layers.
+        network: the network before.
         x: inputs.
-        least: the smallest part of a signal, as a share of its size, that makes a direction of its own.
+        least: the smallest part of a signal, relative to its size, that gets its own direction.
     """
     size, n, a = network.first.shape[1], x.shape[0], network.last.shape[0]
     slope = lambda h: jax.jvp(activation, (h,), (jnp.ones_like(h),))
@@ -91,7 +91,7 @@ def propagate(
         h.append(following)
         layers.append(slope(following))
     phi, bend = zip(*layers, strict=True)
-    # N df/dh of the last hidden layer; then downwards, slope times W^T g.
+    # N df/dh of the last hidden layer; then downward, slope times W^T g.
     g = [bend[-1][:, None] * network.last[None]]
     for l, matrix in reversed([*enumerate(hidden)]):
         z, coefficients, gradients = matrix.backward(sigma[l], g[0].reshape(n * a, size), least)
@@ -99,7 +99,7 @@ def propagate(
         above.insert(0, coefficients.reshape(n, a, -1))
         g.insert(0, bend[l][:, None] * z.reshape(n, a, size))
     gradients = [kernel(one.reshape(n * a, size)).reshape(n, a, n, a) for one in g]
-    # Outputs are their own signals: the read-out meets a gradient of 1 in its own output and 0 in others.
+    # Outputs are their own signals: the gradient is 1 for the output itself and 0 for others.
     ends = jnp.broadcast_to(jnp.eye(a, dtype=x.dtype)[None, :, None, :], (n, a, n, a))
     fields = Fields(
         outputs=phi[-1] @ network.last.T / size,
@@ -117,19 +117,19 @@ def propagate(
 def tangent_kernel(
     form: NormalForm, features: Float[Array, "layers n n"], gradients: Float[Array, "layers n a n a"]
 ) -> Float[Array, "n a n a"]:
-    """The eta-weighted NTK, of kernels as in `Fields`."""
+    """The eta-weighted NTK, from kernels as in `Fields`."""
     return jnp.einsum("l,lnm,lnamb->namb", form.rate, features, gradients)
 
 
 def pushed(
     form: NormalForm, network: Network, x: Float[Array, "n i"], fields: Fields, push: Float[Array, "n a"]
 ) -> Network:
-    """The network with all weights moved by rate * sum_na push_na N df_na/dW.
+    """The network after moving all weights by rate * sum_na push_na N df_na/dW.
 
     Arguments:
         push: -dL/df, times a step.
     """
-    # n inputs, a outputs, s neurons; j and k directions below and above a matrix.
+    # Axes: n inputs, a outputs, s neurons; j and k directions below and above a matrix.
     first = network.first + form.rate[0] * x.T @ jnp.einsum("na,nas->ns", push, fields.first)
     last = network.last + form.rate[-1] * push.T @ fields.last
     hidden = list(network.hidden)
@@ -146,12 +146,12 @@ def outputs_at(
     x: Float[Array, "m i"],
     outside: Float[Array, " m"],
 ) -> Float[Array, "m a"]:
-    """Outputs at inputs that take no part in training.
+    """Outputs at inputs that are not part of training.
 
     Arguments:
-        form, activation, network: as for `look`.
-        x: in the basis of the training set.
-        outside: the length of what is left of them.
+        form, activation, network: as for `propagate`.
+        x: inputs in the basis of the training set.
+        outside: the length of their components outside the basis.
     """
     phi = activation(x @ network.first + outside[:, None] * network.spare[None])
     for sigma, matrix in zip(safe_sqrt(form.variance)[1:-1], network.hidden, strict=True):
