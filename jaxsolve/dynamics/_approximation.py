@@ -1,4 +1,4 @@
-"""Stand-ins for the training of a network under assumptions, such as that of infinite width."""
+"""Stand-ins for the training of a network under assumptions, such as infinite width."""
 
 import abc
 

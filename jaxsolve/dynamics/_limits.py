@@ -31,11 +31,11 @@ class Limits(NamedTuple):
     """The result of `js.limits`; exponents are logarithms to base N, the width, so they include prefactors.
 
     Attributes:
-        kind: the limit.
+        kind: the kind of limit.
         richness: 1/(gamma m_L N sigma_L); features move by about its square times the motion of the outputs.
         richness_exponent: 0 in the rich limit, -1/2 in the lazy one.
-        speed_exponent: that of the initial NTK per product of inputs; 0 where outputs move in a time of order 1.
-        width: N.
+        speed_exponent: exponent of the initial NTK over x . x'; 0 where outputs move in a time of order 1.
+        width: the width N.
     """
 
     kind: WidthLimit

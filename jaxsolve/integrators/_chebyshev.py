@@ -105,7 +105,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         ValueError: max_stages is below 2.
     """
 
-    max_stages: int = eqx.field(static=True, default=250)  # a size, checked when made
+    max_stages: int = eqx.field(static=True, default=250)  # a size, checked at construction
 
     term_structure: ClassVar = diffrax.AbstractTerm
     interpolation_cls: ClassVar = diffrax.ThirdOrderHermitePolynomialInterpolation

@@ -13,7 +13,7 @@ from ._expansion import Flowing
 
 
 class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
-    """Keeps the error of a step below `rtol`, relative to how far parameters have moved and to the outputs.
+    """Keeps the error of a step below `rtol`, relative to the displacement of the parameters and to the outputs.
 
     For `js.integrators.FunctionSpace` and related solvers. The errors are |error of w| / |w - w(0)| and |error of f| /
     |f|, in norms of whole vectors; with momentum the same for tau w'. A single neuron that passes its kink therefore

@@ -59,7 +59,7 @@ class Model(AbstractModel):
         self.start = ravel_pytree(problem.params)[0]
 
     def params(self, w: Float[Array, " params"]) -> PyTree:
-        """The parameters as the network has them."""
+        """The parameters in the network's structure."""
         return ravel_pytree(self.problem.params)[1](w)
 
     def outputs(self, w: Float[Array, " params"]) -> Float[Array, "n out"]:

@@ -99,7 +99,7 @@ HOCHBRUCK_OSTERMANN_3 = _three_stages(2 / 3)
 
 @dataclasses.dataclass(frozen=True)
 class LogTime(AbstractTableau):
-    """`HOCHBRUCK_OSTERMANN_3` for dynamics that unfold in logarithmic time, as learning does.
+    """`HOCHBRUCK_OSTERMANN_3` for dynamics that unfold in logarithmic time, such as learning.
 
     In a step that is long compared with the time before it, N changes fast at first and slowly later. A straight line
     through a point earlier than 2/3 then has the right mean. The last node is 7/12 for a step from t = 0 and tends to

@@ -108,23 +108,26 @@ class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
             left out); None takes the full batch. For a `js.Stream`, the number drawn anew at each step.
         key: random key for the batches, the augmentation and the noise; required with any of them. In a sweep each lane
             has its own key (`docs/sweeps.md`).
-        until: stops the run when the full-batch condition is met after a step.
+        until: stops the run after the first step that meets the condition, on the full batch.
 
-    Other Arguments: augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses
-        and observables use the original inputs. noise: the network in training mode, if it is random, such as with
-        dropout: a function of the network, one sample and a key, `lambda net, x, key: eqx.nn.inference_mode(net,
-        False)(x, key=key)`. The problem holds the network in inference mode, and losses and observables use that. For a
-        network with state it is called as `noise(net, x, state, key)` and returns (out, state). batches: any iterable
-        of pairs (x, y) on the host, all of one shape, such as a grain loader, for data that do not fit on the device;
-        replaces batch_size and key. It is called from within the run, so it should create them with NumPy. Each step
-        takes the next pair. A reiterable restarts at its end, and a run continues where the last one stopped. The
-        problem then holds the observed samples. Not in sweeps, whose lanes would share them. rate: the gradient-flow
-        time of a step, a number > 0 or a function of the number of steps made so far, such as the optimizer's own
-        schedule (with momentum beta, divided by 1 - beta). None if the optimizer reveals it. keep_state: whether to
-        save the optimizer's state with the parameters, for `js.observe.critical_rate` and `stability` of an optimizer
-        with state. With Adam the saved times take three times the memory. max_steps: maximum number of steps; with a
-        schedule that ends at zero, at most the steps before that. divergence_factor: growth of the loss, > 1, that
-        counts as divergence; inf waits for overflow.
+    Other Arguments:
+        augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses and
+            observables use the original inputs.
+        noise: the network in training mode, if it is random, such as with dropout: a function of the network, one
+            sample and a key, `lambda net, x, key: eqx.nn.inference_mode(net, False)(x, key=key)`. The problem holds the
+            network in inference mode, and losses and observables use that. For a network with state it is called as
+            `noise(net, x, state, key)` and returns (out, state).
+        batches: any iterable of pairs (x, y) on the host, all of one shape, such as a grain loader, for data that do
+            not fit on the device; replaces batch_size and key. It is iterated from within the run, so it should create
+            pairs with NumPy. Each step takes the next pair. A loader or a list restarts at its end, and a run continues
+            where the last one stopped. The problem then holds the observed samples. Not in sweeps, whose lanes would
+            share them.
+        rate: the gradient-flow time of a step, a number > 0 or a function of the number of steps made so far, such as
+            the optimizer's own schedule (with momentum beta, divided by 1 - beta). None if the optimizer reveals it.
+        keep_state: whether to save the optimizer's state with the parameters, for `js.observe.critical_rate` and
+            `stability` of an optimizer with state. With Adam the saved times take three times the memory.
+        max_steps: maximum number of steps; with a schedule that ends at zero, at most the steps before that.
+        divergence_factor: growth of the loss, > 1, that counts as divergence; inf waits for overflow.
 
     Raises:
         TypeError: the optimizer is not an optax transformation; key is not a `jax.random.key`; `until` is not a

@@ -28,7 +28,7 @@ STAND_IN = 0.5  # for traced numbers, on which the kind of an optimizer does not
 
 
 class Optimizer(eqx.Module):
-    """An optax transformation as a pytree, whose leaves are the arrays that it closes over.
+    """An optax transformation as a pytree whose leaves are the arrays it closes over.
 
     Arguments:
         transformation: for example `optax.sgd(0.1)`.

@@ -2,13 +2,13 @@
 
 An optax transformation exposes only `init` and `update`. Two kinds of optimizers reveal their rate r in these.
 
-| kind | answer | optimizers |
+| kind | response | optimizers |
 |---|---|---|
 | linear | to one gradient g, then none: -h_0 g, -h_1 g, ..., where h_j = h_1 beta^(j-1) for j >= 1 | SGD, momentum |
-| sign | to a gradient that has been the same for ever: -r sign(g) | Adam, AdamW, Lion, vectors of Muon |
+| sign | to a gradient that has always been the same: -r sign(g) | Adam, AdamW, Lion, vectors of Muon |
 
-For the first kind a gradient eventually moves the parameters by -g sum_j h_j, so this sum is the time of a step, r/(1 -
-beta). Weight decay and clipping may be added. For any other optimizer or a schedule the user gives the times.
+For the first kind a gradient eventually moves the parameters by -g sum_j h_j, so this sum is the time of a step,
+r/(1 - beta). Weight decay and clipping may be added. For any other optimizer or a schedule the user gives the times.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ from ._edge_optimizer import AbstractPreconditioner
 from ._edge_pairs import BLOCK, first_pairs, follow, Pairs
 
 
-EDGE = 2.0  # of the eigenvalues of the preconditioned Hessian
+EDGE = 2.0  # eigenvalue of the preconditioned Hessian at the edge
 _WINDOW = 0.9  # share of the edge above which an eigenvalue is watched, through its third derivatives
 _NEAR = 0.8  # share above which its eigenvector is computed to full accuracy
 _LEAST = 1e-3  # lower bound of the spectral radius in a step
@@ -35,7 +35,7 @@ class Edge(NamedTuple):
     Attributes:
         eigenvalues: eigenvalues of the preconditioned Hessian, relative to the edge, descending.
         variances: eigenvalues of Sigma, descending.
-        trace: of Sigma.
+        trace: trace of Sigma.
         loss: contribution of the oscillation to the averaged loss.
         gradient: its contribution to the averaged squared gradient.
         excess: the largest relative excess of an eigenvalue over the edge so far.
@@ -76,7 +76,7 @@ class SlackModel(NamedTuple):
         by_nu: the derivative of slack with respect to nu.
         squares: the part of (H u_i)(H u_j)^T that nu follows.
         metric, images: u_i . u_j and (H u_i) . (H u_j).
-        b: B of the complementarity problem.
+        b: the matrix B of the complementarity problem.
         x: an earlier solution, as the initial guess.
         top: the largest eigenvalue.
         ahead: the k largest eigenvalues, extrapolated to the end of the step.
@@ -121,7 +121,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         optimizer: the optimizer that oscillates.
         k: maximum number of eigenvalues held at the edge.
         relaxation: time, in steps of descent, within which an eigenvalue relaxes to the edge.
-        accuracy: of eigenpairs, relative to the edge.
+        accuracy: accuracy of eigenpairs, relative to the edge.
     """
 
     problem: Problem

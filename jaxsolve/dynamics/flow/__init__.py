@@ -1,1 +1,1 @@
-"""Gradient flow and its kin: differential equations, integrated by the method that suits the problem."""
+"""Gradient flow and related flows: differential equations, integrated by a method that suits the problem."""

@@ -37,7 +37,7 @@ FEW_OUTPUTS = 16
 FEW_PARAMETERS = 500
 # Stages of a stabilized explicit method for a flow so stiff that eigenvectors may be worth their cost.
 _MANY_STAGES = 2000
-# Bytes beyond which `FunctionSpace` is not chosen: half the memory of a small machine, on every machine.
+# Bytes above which `FunctionSpace` is not chosen: half the memory of a small machine, but the same everywhere.
 _MOST_HELD = 4_000_000_000
 
 # In units of one operation of a gradient, which is mainly matrix products. Proportions were measured.
@@ -175,7 +175,7 @@ def _has_few_parameters(sizes: _ProblemSizes) -> bool:
 
 
 def _costs(sizes: _ProblemSizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
-    """The cost of each of `INTEGRATORS`, in operations; inf for those that are not available at these sizes.
+    """The cost of each of `INTEGRATORS`, in operations; inf for those unavailable at these sizes.
 
     Stiffness is the rate times the last time; `of` is the module of its arrays, NumPy or `jax.numpy`.
     """

@@ -107,7 +107,7 @@ def gradient_evaluations(solver: diffrax.AbstractSolver, attempts: Int[Array, ""
     if not isinstance(solver, diffrax.AbstractERK) or not isinstance(solver.tableau, diffrax.ButcherTableau):
         return jnp.full((), -1, attempts.dtype)
     shared = int(solver.tableau.fsal)  # the last stage of a step is the first of the next
-    return attempts * (solver.tableau.num_stages - shared) + shared + 2  # two to choose the first step
+    return attempts * (solver.tableau.num_stages - shared) + shared + 2  # 2 to choose the first step
 
 
 def _forward_differentiable(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:

@@ -50,8 +50,8 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
 
     Raises:
         ValueError: not exactly one of tau and mu, or it is not a number > 0; the integrator gives no error estimate or
-            is not for this equation, as `FunctionSpace` is not for mu; a tolerance is not positive; when used, the
-            network's scaling is for Adam.
+            does not apply, such as `FunctionSpace` with mu; a tolerance is not positive; when used, the network's
+            scaling is for Adam.
         TypeError: the integrator is not a diffrax solver, or `until` is not a condition.
 
     Warns:

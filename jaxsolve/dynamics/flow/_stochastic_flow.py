@@ -274,7 +274,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
             result=state.result,
             steps=state.steps,
             rejected=state.rejected,
-            evaluations=state.steps + state.rejected + 2,  # two to choose the first step
+            evaluations=state.steps + state.rejected + 2,  # 2 to choose the first step
             certificate=None,
         )
 
@@ -282,8 +282,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
 def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) -> Float[Array, " n"]:
     """Random weights of the samples that turn a weighted average into a mini-batch average.
 
-    Their mean is 1, and the variance of the weighted average of any numbers is `noise` times the variance of these
-    numbers over the samples.
+    Their mean is 1, and a weighted average of any numbers has `noise` times the variance of these numbers over samples.
 
     Arguments:
         key: the random key.

@@ -66,7 +66,7 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
-        """The certificate of the state at time t: how far it can be trusted."""
+        """The certificate of the state at time t."""
 
     @abc.abstractmethod
     def scaled_error(

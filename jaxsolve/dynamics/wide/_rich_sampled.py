@@ -50,7 +50,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
     Arguments:
         source: the approximation that chose this march.
         flow: the dynamics of the sampled network.
-        samples, seed: as for `sampled`.
+        samples, seed: as in `dmft.sampled`.
         memory: maximum bytes, None for half of the free memory.
     """
 

@@ -57,7 +57,7 @@ Push = Callable[[Float[Array, "n a"]], Float[Array, "n a"]]
 
 
 class TrainingLaw(eqx.Module):
-    """The law by which an infinitely wide network is trained.
+    """The training law of an infinitely wide network.
 
     Attributes:
         form: the normal form.
