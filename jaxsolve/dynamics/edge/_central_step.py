@@ -189,7 +189,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         dtype, pairs = y0.moving.dtype, self._first(size, y0.moving.dtype)
         zeros = lambda *shape: jnp.zeros(shape, dtype)
         n, nu, k = len(self.cone.rows), y0.moving.size - size - 1, self.k
-        # A model without third derivatives that watches nothing: the first half step follows gradient flow.
+        # A model without third derivatives that watches nothing: the first half step follows the plain flow.
         slack = self.cone.vector(EDGE * jnp.eye(k, dtype=dtype))
         model = SlackModel(
             y0.moving[:-1],

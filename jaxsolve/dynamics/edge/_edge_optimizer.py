@@ -109,7 +109,7 @@ class Squares(AbstractPreconditioner):
         return jnp.sum(u * v)[None] if self.scalar else u * v
 
     def slope(self, nu, eta, u, v) -> Float[Array, " nu"]:
-        # P = sqrt(nu + eps)/(eta rate), so d(2 P)/d nu = 1/(eta rate sqrt(nu + eps)). Frozen ones add 0.
+        # P = sqrt(nu + eps)/(eta rate), so d(2 P)/d nu = 1/(eta rate sqrt(nu + eps)). If eta = 0 it is 0.
         weight = jnp.where(eta > 0, u * v / jnp.where(eta > 0, eta, 1), 0) / self.rate.astype(nu.dtype)
         return (jnp.sum(weight)[None] if self.scalar else weight) / self._root(nu)
 
