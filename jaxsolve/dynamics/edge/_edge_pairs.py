@@ -114,8 +114,7 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         values, pair, last = rotate(basis, images)
         # D H D v - lambda v: images hold H D v, from the same products.
         missed = d[:, None] * pair[1] - pair[0] * values[None, :]
-        # The Hessian maps a random vector in high dimension to almost 0, so the largest value must also be good to a
-        # tenth.
+        # The Hessian maps a random vector of many parameters to almost 0, so the largest value must be good to a tenth.
         first, residual = jnp.arange(m) == 0, jnp.linalg.norm(missed, axis=0)
         enough = jnp.where(first, jnp.minimum(tol, 0.1 * jnp.max(jnp.abs(values))), tol)
         # An eigenvalue lies within the residual of each value.
