@@ -1,4 +1,4 @@
-"""Reads concrete values for checks, and leaves traced ones alone."""
+"""Checks on arguments, which read concrete values and skip traced ones."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ from ._extras import attempt as attempt, see as see
 def concrete(value: Any) -> np.ndarray | None:
     """The value as a NumPy array, or None while JAX is tracing it (then there is nothing to check yet).
 
-    What NumPy cannot hold, such as a ragged list or a random key, becomes an array of objects.
+    A value that NumPy cannot hold, such as a ragged list or a random key, becomes an array of objects.
     """
     try:
         return np.asarray(value)
@@ -29,12 +29,12 @@ def concrete(value: Any) -> np.ndarray | None:
 
 
 def traced(tree: Any, ts: Array) -> bool:
-    """True if something is traced, or operations are: inside a trace even one on known times is."""
+    """True if a leaf is traced or the call is inside a trace, where even operations on concrete times are traced."""
     return any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((tree, ts)), jax.lax.neg(ts)))
 
 
 def is_real(known: np.ndarray) -> bool:
-    """True if an array holds real numbers (bfloat16 and its kin count as such): not texts, complex ones or objects."""
+    """True if an array holds real numbers or booleans (bfloat16 included), not strings, complex numbers or objects."""
     return known.dtype.kind in "fiub" or jnp.issubdtype(known.dtype, jnp.floating)
 
 
@@ -47,7 +47,7 @@ def describe(value: Any) -> str:
 
 
 def in_float32(dtypes: Iterable[Any]) -> str:
-    """Advice on what to do about parameters of other dtypes than are served."""
+    """Advice on parameters whose dtypes are not supported."""
     if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes):
         return "hold real and imaginary parts as two arrays, and put them together in the call"
     advice = "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
@@ -56,11 +56,11 @@ def in_float32(dtypes: Iterable[Any]) -> str:
 
 
 def require_settings(tree: Any, name: str) -> None:
-    """Raises for what JAX cannot compute with here, where it would say less, wait for ever or go on in other numbers.
+    """Raises where JAX would fail with a worse message, hang, or silently compute in another precision.
 
     Raises:
-        ValueError: an array is of float64, and JAX now computes in 32 bits.
-        RuntimeError: JAX is told to refuse numbers that come from Python; this process is a fork of one that used JAX.
+        ValueError: an array is float64 while JAX is set to 32 bits.
+        RuntimeError: `jax_transfer_guard` refuses Python numbers, or this process was forked from one that used JAX.
     """
     if _first_process() != os.getpid():
         raise RuntimeError(
@@ -84,7 +84,7 @@ def require_settings(tree: Any, name: str) -> None:
 
 @functools.cache
 def _first_process() -> int:
-    """The process that first computed something: one forked later inherits it."""
+    """The id of the process that called this first; a forked process inherits the cached value."""
     return os.getpid()
 
 
@@ -92,7 +92,7 @@ _WIDE = (jnp.dtype("float64"), jnp.dtype("complex128"))
 
 
 def as_array(value: Any) -> Array:
-    """`jnp.asarray`, but NumPy's integers that are too large for JAX's become floats, as it would wrap them round."""
+    """`jnp.asarray`, but NumPy integers too large for JAX's integer dtype become floats instead of wrapping around."""
     array = jnp.asarray(value)
     if isinstance(value, np.ndarray | np.integer) and value.dtype.kind in ("i", "u") and value.size:
         limits = jnp.iinfo(array.dtype)
@@ -102,7 +102,7 @@ def as_array(value: Any) -> Array:
 
 
 def real_array(value: Any, name: str) -> Array:
-    """Returns real numbers as an array, those that are no floats as floats; raises TypeError for anything else."""
+    """Returns real numbers as an array of floats; raises TypeError for anything else."""
     require_settings(value, name)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
         return value  # the common case, traced or not
@@ -117,7 +117,7 @@ def real_array(value: Any, name: str) -> Array:
 
 
 def real_numbers(value: Any, name: str) -> np.ndarray:
-    """Returns real numbers that are known as a NumPy array of float64; raises TypeError for anything else."""
+    """Returns concrete real numbers as a float64 NumPy array; raises TypeError for anything else."""
     known = concrete(value)
     if known is None or not is_real(known):
         raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}")
@@ -159,11 +159,11 @@ def require_positive(value: Any, name: str) -> None:
 
 
 def one_number(value: Any, name: str, *, zero: bool = False, hint: str = "") -> Float[Array, ""]:
-    """Returns one finite number > 0 (>= 0 if `zero`) as an array of the default dtype; a traced one passes.
+    """Returns one finite number > 0 (>= 0 if `zero`) as an array of the default dtype; a traced one is not checked.
 
     Raises:
-        TypeError: `value` is no real number.
-        ValueError: it is not one number, or is known and NaN, infinite or of the wrong sign. Ends in `hint`.
+        TypeError: `value` is not a real number.
+        ValueError: `value` is not one number, or is NaN, infinite or of the wrong sign. The message ends in `hint`.
     """
     accepted = f"{name} must be one finite number {'>= 0' if zero else '> 0'}"
     require_settings(value, name)
@@ -178,7 +178,7 @@ def one_number(value: Any, name: str, *, zero: bool = False, hint: str = "") -> 
 
 
 def require_number(value: Any, name: str, accepted: str = "> 0") -> float:
-    """Returns one finite number > 0 that is known as a float; raises TypeError or ValueError for anything else."""
+    """Returns one concrete, finite number > 0 as a float; raises TypeError or ValueError for anything else."""
     known = concrete(value)
     if known is None:
         raise TypeError(f"{name} must be a known number {accepted}, got a traced one: it decides the program")
@@ -190,16 +190,16 @@ def require_number(value: Any, name: str, accepted: str = "> 0") -> float:
 
 
 def require_kind(value: Any, kind: type | tuple[type, ...], name: str, accepted: str) -> None:
-    """Raises TypeError if a value is no instance of a class, saying what is accepted instead."""
+    """Raises TypeError if a value is not an instance of a class, saying what is accepted instead."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {accepted}, got {describe(value)}")
 
 
-LONGEST_LINE = 200  # characters: what is longer makes a figure wider than a page
+LONGEST_LINE = 200  # characters; a longer line makes a figure wider than a page
 
 
 def require_line(text: Any, name: str, accepted: str) -> None:
-    """Raises TypeError or ValueError for what no figure or page can show as a name: no text, or one without an end."""
+    """Raises TypeError or ValueError for a name that no figure can show: not a string, too long, or unprintable."""
     require_kind(text, str, name, accepted)
     if len(text) > LONGEST_LINE or not text.replace("\n", "").isprintable():
         said = f"{accepted}, of at most {LONGEST_LINE} characters that can be printed"
@@ -207,7 +207,7 @@ def require_line(text: Any, name: str, accepted: str) -> None:
 
 
 def require_path(path: Any, name: str, accepted: str) -> None:
-    """Raises TypeError for what is no path, and ValueError for one with a NUL, which no system has."""
+    """Raises TypeError for a value that is not a path, and ValueError for a path with a NUL, which no system allows."""
     require_kind(path, (str, os.PathLike), name, accepted)
     if "\0" in os.fsdecode(path):
         raise ValueError(f"{name} must be {accepted}, got one with a NUL: {os.fsdecode(path)!r}")
@@ -221,7 +221,7 @@ def require_flag(value: Any, name: str) -> bool:
 
 
 def require_size(value: Any, name: str, *, least: int = 1) -> int:
-    """Returns an integer that is not below the least one; raises TypeError or ValueError for anything else."""
+    """Returns an integer >= `least`; raises TypeError or ValueError for anything else."""
     if isinstance(value, Tracer):
         raise TypeError(
             f"{name} must be an integer >= {least} that is known before anything runs, got {describe(value)} that is "
@@ -236,12 +236,12 @@ def require_size(value: Any, name: str, *, least: int = 1) -> int:
 
 
 def require_steps(value: Any) -> int:
-    """Returns how many steps are too many, an integer >= 1; steps are counted in int32, and no run gets to its end."""
+    """Returns `max_steps`, an integer >= 1, capped at 2e9: steps are counted in int32, and no run takes that many."""
     return min(require_size(value, "max_steps"), 2_000_000_000)
 
 
 def products_round(dtype: Any) -> bool:
-    """True if products of matrices of this dtype may be rounded: float32 on accelerators, unless told otherwise."""
+    """True if matrix products of this dtype may be computed in lower precision: float32 on accelerators, by default."""
     config: Any = jax.config
     if dtype != jnp.float32 or config.jax_default_matmul_precision is not None:
         return False
@@ -250,7 +250,7 @@ def products_round(dtype: Any) -> bool:
 
 
 def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
-    """Warns where products of matrices of this dtype may be rounded."""
+    """Warns if matrix products of this dtype may be computed in lower precision."""
     if products_round(dtype):
         warnings.warn(
             "this device may round the factors of float32 products (to TF32 or bfloat16): kernels then keep some three "
@@ -261,7 +261,7 @@ def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
 
 
 def require_power_of_two(value: int, name: str, *, least: int) -> None:
-    """Raises ValueError for an integer that is no power of two, or below the least one."""
+    """Raises ValueError for an integer that is not a power of two or is below `least`."""
     if value < least or value & (value - 1):
         raise ValueError(f"{name} must be a power of two, at least {least}, got {value}")
 

@@ -1,4 +1,4 @@
-"""The second verb: several dynamics on one problem."""
+"""Solves one problem with several dynamics and compares the results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,17 +14,17 @@ from ._solve import solve
 from .observe import loss, Observable, outputs
 
 
-SAME = 1e-6  # of a time, which is a multiple of a step in float32
+SAME = 1e-6  # relative tolerance on a time, which is a multiple of a step in float32
 
 
 class Comparison(eqx.Module):
     """Trajectories of one problem under several dynamics, at the same times.
 
     Attributes:
-        trajectories: by name of the dynamics, the reference first.
-        errors: of every other dynamics, by name and observable: the largest difference to the reference over time,
-            relative to the reference's largest value over time; for conserved quantities, which are differences and may
-            be 0, relative to the size of their terms if that is larger.
+        trajectories: the trajectory of each dynamics, by name, the reference first.
+        errors: the error of every other dynamics, by name and observable: the largest difference from the reference
+            over time, relative to the reference's largest value over time. A conserved quantity is a difference and may
+            be 0, so its error is relative to the size of its terms if that is larger.
     """
 
     trajectories: dict[str, Trajectory]
@@ -32,8 +32,8 @@ class Comparison(eqx.Module):
 
     @property
     def reference(self) -> str:
-        """The name of the dynamics the others are compared with."""
-        # The one without errors: the order of a dictionary is lost where JAX takes it apart.
+        """The name of the dynamics that the others are compared with."""
+        # The name without errors: the order of a dictionary is lost when JAX flattens it.
         return next(name for name in self.trajectories if name not in self.errors)
 
     def __getitem__(self, name: str) -> Trajectory:
@@ -45,37 +45,36 @@ class Comparison(eqx.Module):
         """The distance from the reference at each time: the Euclidean norm of the difference, shape (times,).
 
         Arguments:
-            name: of the dynamics.
-            observable: what was observed of all of them, such as `observe.parameters()` or `observe.outputs()`.
+            name: the name of the dynamics.
+            observable: an observable of all of them, such as `observe.parameters()` or `observe.outputs()`.
 
         Raises:
-            KeyError: it was not compared, or not observed.
+            KeyError: the dynamics was not compared, or the observable was not observed.
         """
         trajectory, reference = self[name], self[self.reference]
-        # The reference also has the times of others; they are equal but for rounding.
+        # The reference also has the times of the other dynamics; equal times agree up to rounding.
         here, all_times = np.asarray(trajectory.ts), np.asarray(reference.ts)
-        # The nearest of two neighbors, as equal times may have been rounded to either side.
+        # The nearer of two neighbors, since equal times may have been rounded to either side.
         after = np.minimum(np.searchsorted(all_times, here), len(all_times) - 1)
         before = np.maximum(after - 1, 0)
-        with np.errstate(invalid="ignore"):  # inf - inf: those are equal
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN, and infinite times are equal
             rows = np.where(here - all_times[before] < all_times[after] - here, before, after)
         apart = np.asarray(trajectory[observable]) - np.asarray(reference[observable])[rows]
         return np.linalg.norm(apart.reshape(len(apart), -1), axis=1)
 
     def best(self, observable: str | None = None, *, slack: float = 1.1) -> str:
-        """The name of the dynamics that describes the reference best: the nearest, or a cheaper one that is as near.
+        """The name of the dynamics that describes the reference best: the nearest, or a cheaper one about as near.
 
-        The nearest has the smallest error; of those whose error is at most `slack` times as large, the one with the
-        fewest evaluations of the gradient is taken. A run that does not count them is dearer than any that does; closed
-        forms have none.
+        Of the dynamics whose error is at most `slack` times the smallest, it is the one with the fewest evaluations of
+        the gradient. A run that does not count them ranks behind every run that does; closed forms need none.
 
         Arguments:
-            observable: what was observed, by whose errors to judge; None takes the largest error of each dynamics.
-            slack: >= 1; 1 asks for the nearest, whatever it costs.
+            observable: the observable whose errors decide; None takes the largest error of each dynamics.
+            slack: a factor >= 1; 1 asks for the nearest, whatever its cost.
 
         Raises:
-            KeyError: it was not observed.
-            ValueError: slack is below 1; no dynamics has an error that is a number.
+            KeyError: the observable was not observed.
+            ValueError: slack is below 1, or no dynamics has a finite error.
 
         Example:
             >>> net = js.nets.TwoLayerLinear(
@@ -124,10 +123,10 @@ def compare(
 ) -> Comparison:
     """Solves one problem with several dynamics from the same start; the first is the reference.
 
-    Dynamics that round times to their steps (`Descent`) are compared at the times they round to; two of them, at times
-    that are steps of both. Trajectories have one row per time, also where `ts` is one time; the reference has those of
-    all others. After an `until` has been met, rows hold the state at that event: they are compared with what the others
-    are at the times asked for.
+    A dynamics that rounds times to its steps (`Descent`) is compared at the rounded times; two such dynamics must round
+    to the same ones. Trajectories have one row per time, even if `ts` is a single time; the reference has a row for
+    each time of all the others. After an `until` is met, rows hold the state at that event and are compared with the
+    others at the requested times.
 
     Arguments:
         problem, ts, observe: as for `solve`; nothing may be traced.
@@ -135,10 +134,10 @@ def compare(
 
     Returns:
         A table: `table[name]` is the trajectory of one dynamics, `table.errors[name]` its largest distance from the
-        reference by observable, and `table.distance(name)` that at each time.
+        reference by observable, and `table.distance(name)` its distance at each time.
 
     Raises:
-        ValueError: fewer than two dynamics, or two that round times to different ones.
+        ValueError: fewer than two dynamics, or two that round the times differently.
         TypeError, NotApplicable, SolveError: as for `solve`.
 
     Example:
@@ -162,9 +161,9 @@ def compare(
     names = _distinct([dynamics.name for dynamics in dynamics_list])
     first, *others = dynamics_list
     require_end(wanted, first)
-    # Where times are rounded, the reference is observed at all of them in one run.
+    # The reference is observed in one run at the times that all others round to.
     rows = [first.times(dynamics.times(wanted)) for dynamics in others]
-    # Sorted, each time once; `where` gives every dynamics its own rows back.
+    # Sorted, each time once; `where` gives each dynamics its rows.
     union, where = np.unique(np.concatenate([np.asarray(row) for row in rows]), return_inverse=True)
     reference = solve(problem, first, union, observe=observe)
     scales = _scales(problem, observe)
@@ -191,14 +190,14 @@ def _few(ts: Array) -> str:
 
 
 def _scales(problem: Problem, observe: Observable | Sequence[Observable]) -> dict[str, Array]:
-    """The sizes, at the start, of what is a difference of two terms: near 0 it is no measure of its own errors."""
+    """The initial size of the terms of each observable that is a difference, and may be too near 0 to scale errors."""
     start = View(problem, jnp.zeros((), problem.dtype), problem.params)
     items = (observe,) if isinstance(observe, Observable) else observe
     return {item.name: jnp.asarray(item.scale(start)) for item in items if item.scale is not None}
 
 
 def _error(value: Array, reference: Array, scale: Array | float) -> Array:
-    # What neither has, such as the kernel within a class of one sample, is no error.
+    # NaN on both sides, such as the kernel within a class of one sample, is not an error.
     unknown = jnp.isnan(value) & jnp.isnan(reference)
     value, reference = (jnp.where(unknown, 0, side) for side in (value, reference))
     largest = jnp.maximum(jnp.max(jnp.abs(reference)), scale)

@@ -1,6 +1,6 @@
-"""Libraries that a plain installation leaves out, code that may raise anything, and the page that errors lead to.
+"""Optional libraries, calls to code that may raise anything, and links from errors to the documentation.
 
-It stands alone, for the command, which starts before JAX is loaded.
+It imports nothing else of jaxsolve, because the command line uses it before JAX is loaded.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-# The modules that each extra of pyproject.toml brings, as they are imported.
+# The import names of the modules that each extra of pyproject.toml installs.
 EXTRAS = {
     "sweeps": ("zarr", "filelock", "dask", "distributed", "cloudpickle"),
     "plot": ("matplotlib", "plotly"),
@@ -19,17 +19,17 @@ EXTRAS = {
 
 
 def see(section: str) -> str:
-    """The end of a message that a newcomer meets early: where docs/errors.md says why, and what to do."""
+    """The end of an error message: the section of docs/errors.md that explains it and says what to do."""
     return f" (see docs/errors.md#{section})"
 
 
 @contextlib.contextmanager
 def needs(extra: str, purpose: str) -> Iterator[None]:
-    """Raises ModuleNotFoundError, with the command that installs it, where an import inside finds no such library.
+    """Raises ModuleNotFoundError, with the command that installs the library, if an import inside the context fails.
 
     Arguments:
-        extra: one of `EXTRAS`. A module that it does not bring is missing for another reason, which stays as it is.
-        purpose: what needs the library: the subject of the message.
+        extra: one of `EXTRAS`. The error of a module that it does not install is raised unchanged.
+        purpose: the subject of the message: what needs the library.
     """
     try:
         yield
@@ -45,9 +45,9 @@ def needs(extra: str, purpose: str) -> Iterator[None]:
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
-    """The value of a function, and None; or None, and what it raises.
+    """The value of a call and None, or None and the exception raised.
 
-    For what is not ours and may raise anything: networks, activations and optimizers of users, other libraries.
+    For code that may raise anything: networks, activations and optimizers of users, and other libraries.
     """
     try:
         return function(*arguments), None

@@ -1,4 +1,4 @@
-"""A network beside the kernel machine of its own tangent kernel."""
+"""Compares a network with kernel regression under its own tangent kernel."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ from ._numerics import nonzero, safe_sqrt
 
 
 class KernelMachine(eqx.Module):
-    """A network beside kernel regression with its tangent kernel. Make it with `js.as_kernel_machine`.
+    """A network compared with kernel regression under its tangent kernel. Make it with `js.as_kernel_machine`.
 
     Attributes:
-        outputs: of the network on the test set, shape (m, c).
-        predictions: of kernel regression there, shape (m, c).
+        outputs: the network's outputs on the test set, shape (m, c).
+        predictions: the predictions of kernel regression on the test set, shape (m, c).
     """
 
     outputs: Float[Array, "m out"]
@@ -28,26 +28,26 @@ class KernelMachine(eqx.Module):
 
     @property
     def correlation(self) -> Float[Array, ""]:
-        """Pearson's, between outputs and predictions; 0 where either does not vary."""
+        """Pearson's correlation between outputs and predictions; 0 if either is constant."""
         f, g = self.outputs - jnp.mean(self.outputs), self.predictions - jnp.mean(self.predictions)
         return jnp.sum(f * g) / nonzero(safe_sqrt(jnp.sum(f**2)) * safe_sqrt(jnp.sum(g**2)))
 
 
 def as_kernel_machine(problem: Problem, params: PyTree) -> KernelMachine:
-    r"""The network at `params`, and kernel regression with its tangent kernel K: do they agree on the test set?
+    r"""Compares, on the test set, the network at `params` with kernel regression under its tangent kernel K.
 
-    The regression is $f_0(x) + k(x) K^{-1} (y - f_0)$ with the outputs f_0 of the problem's start (Atanasov et al.,
-    equations 3 and 14): where the flow leads if the kernel has been K, up to its scale, ever since the outputs moved.
-    A run that ended early differs by what it had yet to learn. For MSE.
+    The regression is $f_0(x) + k(x) K^{-1} (y - f_0)$ with the outputs f_0 at the problem's start (Atanasov et al.,
+    equations 3 and 14). The flow of MSE ends there if the kernel has been K, up to its scale, ever since the outputs
+    moved. A run that ended early differs by what it had yet to learn.
 
     Arguments:
-        problem: with a test set.
-        params: such as `traj.final.params` of a run, for the kernel that it has learnt; `problem.params` gives the
-            regression with the kernel of the start.
+        problem: a problem with a test set and MSE.
+        params: parameters such as `traj.final.params` of a run, for the kernel that it has learned; `problem.params`
+            gives the regression with the initial kernel.
 
     Raises:
-        ValueError: the problem has no test set, or another loss than MSE.
-        TypeError: problem is no `js.Problem`.
+        ValueError: the problem has no test set, or its loss is not MSE.
+        TypeError: problem is not a `js.Problem`.
 
     Example:
         >>> x = jnp.array([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])

@@ -11,11 +11,11 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
     """Returns `__getattr__`, `__dir__` and `__all__` of a package whose stub, `__init__.pyi`, lists its public names.
 
     Arguments:
-        package, file: its `__name__` and `__file__`.
+        package, file: `__name__` and `__file__` of the package.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text("utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    # `from . import nets` exports a module, `from ._solve import solve` what it holds.
+    # `from . import nets` exports a module, `from ._solve import solve` an attribute of one.
     homes = {alias.asname or alias.name: node.module for node in imports for alias in node.names}
 
     def find(name: str) -> Any:

@@ -72,7 +72,7 @@ RESULT_NAMES = (
     "unstable",
 )
 """The names of the items, by code."""
-FIRST_FAILURE = 3  # the code from which on a run has failed
+FIRST_FAILURE = 3  # this code and all larger ones are failures
 
 
 @eqx.filter_jit
@@ -89,7 +89,7 @@ def result_names(codes: Any) -> np.ndarray:
         >>> [str(name) for name in js.result_names([0, 4])]
         ['successful', 'diverged']
 
-    -1, which a sweep holds for a lane that has not run, is "not_run".
+    The name of -1, which a sweep holds for a lane that has not run, is "not_run".
 
     Raises:
         ValueError: a number is not the code of a result.

@@ -1,4 +1,4 @@
-"""The first verb: one problem, one dynamics, one trajectory."""
+"""Solves one problem with one dynamics, which gives one trajectory."""
 
 import contextlib
 import warnings
@@ -44,20 +44,20 @@ from .observe._internal import check_observables
 from .until._internal import fits
 
 
-# A trajectory and the code of its result: from one program, since a second one would cost as much as a closed form.
+# A trajectory and its result code, from one program: a second program would cost as much as a closed form.
 Ended = tuple[Trajectory, Int[Array, ""]]
-# What else there is where derivatives in forward mode are none.
+# Advice for networks without forward-mode derivatives.
 GRADIENTS = "; or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
 SMALLER = (
     "take fewer samples or times, observables that need no kernel, or an integrator without one, such as "
     "js.GradientFlow(js.integrators.RungeKuttaChebyshev())"
 )
-# Times observed together, to bound the memory of kernels.
+# The number of times observed together, which bounds the memory of kernels.
 TIMES_AT_ONCE = 8
 
 
 class SolveError(RuntimeError):
-    """A run ended in another way than the first three of `RESULTS`; the message says what happened and what to do.
+    """A run ended with none of the first three `RESULTS`; the message says what happened and what to do.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -83,28 +83,28 @@ def solve(
 
     Arguments:
         problem: the problem.
-        dynamics: how it moves, such as `GradientFlow()` or `theory.TwoLayerLine()`.
-        ts: gradient-flow times, one number or sorted 1-D, >= 0. May end in inf for closed forms, and for marching
-            dynamics that have an `until`.
+        dynamics: how parameters or outputs move, such as `GradientFlow()` or `theory.TwoLayerLine()`.
+        ts: gradient-flow times >= 0, one number or a sorted 1-D sequence. It may end in inf for closed forms, and for
+            marching dynamics that have an `until`.
         observe: what to observe at every time.
         throw: whether to raise when the run fails. Inside a trace nothing raises: read `traj.result`.
-        progress: whether to show a progress bar. None shows none, but a line on stderr once a march has taken 10 s, and
-            whenever it has taken twice as long again. Inside a trace nothing is shown.
+        progress: whether to show a progress bar. None shows no bar, but writes a line to stderr once a march has taken
+            10 s, and again each time this time has doubled. Inside a trace nothing is shown.
 
-    LAPACK has one thread while it runs, in the whole process, and afterwards as many as before. Inside a trace it has
-    as many as the program that runs then.
+    LAPACK is limited to one thread in the whole process during the call, then to as many as before. Inside a trace the
+    number of threads is not changed.
 
     Raises:
         ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the
             dynamics does not provide.
-        TypeError: an argument is of the wrong kind.
-        NotApplicable: the closed form does not solve this problem; or it is a `js.Stream`, and the dynamics needs a
-            training set.
+        TypeError: an argument has the wrong type.
+        NotApplicable: the closed form does not solve this problem; or the problem is a `js.Stream` and the dynamics
+            needs a training set.
         SolveError: the run failed and `throw` is true.
         MemoryError: the run does not fit into memory.
-        FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), where the network, its gradient or its test
-            outputs hold NaN (an infinity) at the last parameters; JAX says in which operation. With these flags a run
-            that diverged raises also if `throw` is false. What stands for no value in a trajectory is no fault.
+        FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), the network, its gradient or its test outputs
+            hold NaN (an infinity) at the last parameters; JAX names the operation. With these flags a run that diverged
+            raises even if `throw` is false. A NaN that stands for a missing value in a trajectory does not raise.
 
     Example:
         >>> net = js.nets.MLP(
@@ -125,7 +125,7 @@ def solve(
     with unwatched() as watched:
         times = read_times(ts, problem.dtype)
         with forward_mode(GRADIENTS), one_thread():
-            # A choice may look at numbers, and so factorize.
+            # A choice may look at numbers, and factorize matrices to do so.
             dynamics = resolve(dynamics, problem, times)
         require_end(times, dynamics)
         observables = check_observables(observe, dynamics)
@@ -136,7 +136,7 @@ def solve(
             fits(until, problem)
         with memory_for("this run", SMALLER), forward_mode(GRADIENTS):
             inside = traced((problem, dynamics), times)
-            # Inside of a trace nothing is factorized yet.
+            # Inside a trace nothing is factorized yet.
             with contextlib.nullcontext() if inside else one_thread():
                 if isinstance(dynamics, AbstractRandomAccess):
                     ended = _look_up(problem, dynamics, times, observables)
@@ -144,8 +144,8 @@ def solve(
                     ended = _march_inside(problem, dynamics, times, observables)
                 else:
                     ended = _march(problem, dynamics, times, observables, progress)
-                # JAX returns before it has computed: LAPACK must stay limited until then, and want of memory shows only
-                # when results are waited for.
+                # JAX dispatches asynchronously: LAPACK must stay limited until the results are ready, and a lack of
+                # memory shows only then.
                 trajectory, code = ended if inside else jax.block_until_ready(ended)
             with watched() as any_flag:
                 diverged = any_flag and _watch(problem, dynamics, trajectory, code)
@@ -159,9 +159,9 @@ def solve(
 
 
 def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory, code: Int[Array, ""]) -> bool:
-    """Computes what the network makes of the last parameters, one operation at a time: JAX's flags say where it fails.
+    """Evaluates the network at the last parameters, one operation at a time, so that JAX's flags name a faulty one.
 
-    Whether the run diverged all the same, as where a step beyond these parameters fails. Traced, neither is known.
+    Returns whether the run diverged even so, as when a step beyond these parameters fails; False if traced.
     """
     number = concrete(code)
     if number is None or number.ndim:
@@ -174,14 +174,14 @@ def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory,
 
 
 def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:
-    """Raises NotApplicable where what has a `check` cannot be used; for a violation in numbers only if `throw`."""
+    """Raises NotApplicable if the check of a dynamics fails; for a violation in numbers only if `throw`."""
     validity = dynamics.check(problem)
     if validity.structural or (throw and concrete(validity.applies) is not None and not bool(validity.applies)):
         raise validity.refusal(dynamics.name)
 
 
 def require_kind(problem: Problem, dynamics: AbstractRandomAccess) -> None:
-    """Raises NotApplicable where a closed form is for another kind of problem; shapes are enough to see that."""
+    """Raises NotApplicable if a closed form is for another kind of problem, which shapes alone decide."""
     missed = [f"{a.name}: {a.detail}" for a in dynamics.check(problem).assumptions if a.structural]
     if missed:
         raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {'; '.join(missed)}")
@@ -197,7 +197,7 @@ def observe_march(
         return _read(observables, run.view(problem, t, params))
 
     rows = run.times, run.saved
-    if run.times.size == 1:  # not as a batch of one: XLA finds what else asks for the same
+    if run.times.size == 1:  # not as a batch of one, so that XLA merges equal computations
         return jax.tree.map(lambda leaf: leaf[None], read(jax.tree.map(lambda leaf: leaf[-1], rows)))
     return jax.lax.map(read, rows, batch_size=at_once)
 
@@ -221,18 +221,18 @@ def _read(observables: tuple[Observable, ...], view: View) -> dict[str, Array]:
 
 
 def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RESULTS:
-    """The way in which a closed form ended."""
+    """The result of a closed form."""
     result = RESULTS.where(dynamics.check(problem).applies, RESULTS.successful, RESULTS.not_applicable)
     return RESULTS.where(problem.valid, result, RESULTS.invalid)
 
 
 def _look_up(problem, dynamics, ts, observables) -> Ended:
-    """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
+    """A closed form at all times. The same program decides whether it applies, since asking first would take longer."""
     try:
         return _closed_form(problem, dynamics, ts, observables)
     except Exception:
         if not traced((problem, dynamics), ts):
-            check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
+            check_applies(problem, dynamics, throw=False)  # a clearer error if the problem is of another kind
         raise
 
 
@@ -260,10 +260,10 @@ def _closed_form(problem, dynamics, ts, observables) -> Ended:
 
 @eqx.filter_jit
 def _march_inside(problem, dynamics, ts, observables) -> Ended:
-    """A run within another program."""
+    """A march inside another program."""
     row = jnp.atleast_1d(ts)
     fine = are_times(row, dynamics)
-    # A march with times that are none is over at once.
+    # Invalid times become 0, so that the march ends at once.
     run = march(problem, dynamics, jnp.where(fine, row, 0))
     found = _of_march(problem, dynamics, observables, ts, run)
     changed = (
@@ -317,13 +317,13 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 
 
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
-    """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
+    """A march in three programs: new observables do not recompile the steps, and Python can show progress."""
     with shown(progress, dynamics.name, ts.size) as show:
         state = last_state(problem, dynamics, ts, show)
     return _finish(problem, dynamics, observables, ts, state)
 
 
-# Digits below which a run's own check of itself says little.
+# A run that is trusted to fewer digits than this warns.
 LEAST_TRUST = 2.0
 
 
@@ -356,7 +356,7 @@ def _raise_on_failure(
         return
     refused = RESULT_NAMES[int(number)] == "not_applicable" and isinstance(dynamics, AbstractStandIn)
     if isinstance(dynamics, AbstractRandomAccess) or refused:
-        # It knows by how much each assumption is missed; if it finds nothing, the message below is raised.
+        # The check says by how much each assumption is missed; if none is, the error below is raised.
         check_applies(problem, dynamics, throw=True)
     found = ""
     if RESULT_NAMES[int(number)] == "diverged" and int(trajectory.stats.steps) == 0 and problem.state is None:
