@@ -1,4 +1,4 @@
-"""Problems, what is asked of a run, dynamics and trajectories: the words that all rooms above share."""
+"""Problems, dynamics, times and trajectories: the types that all other packages share."""
 
 from ._closures import closed as closed, contents as contents, opened as opened
 from ._dynamics import (

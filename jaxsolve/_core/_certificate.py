@@ -15,24 +15,24 @@ FLOAT64 = ", or take float64: jax.config.update('jax_enable_x64', True)"
 
 
 class Certificate(eqx.Module):
-    """A measure of how far a run can be trusted, from quantities its solver did not control.
+    """A measure of how far a run can be trusted, from quantities that its solver did not control.
 
     Attributes:
         conserved_drift: largest change of a conserved quantity relative to its two terms; NaN if there is none.
-        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2|/L(0), or that of `MomentumFlow`, or NaN.
+        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2|/L(0), or the balance of `MomentumFlow`;
+            NaN if there is none.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
-        rtol: relative tolerance of a step; NaN where there is none.
-        doubt: by how much errors may exceed these, as those of explicit solvers do in few steps.
-        sampling_error: standard error of the outputs where an average over samples stands for them, relative to the
-            largest output or target, or the square of the largest share of a signal that such samples leave out; NaN
-            elsewhere.
-        edge_error: of a flow at the edge of stability, the larger of how far an eigenvalue has been beyond it, relative
-            to the edge, and of the residual of the complementarity problem; NaN elsewhere.
-        residual: of the equations that a node of `RichLimit` solves for itself, how far the last iteration still moved
-            outputs or the kernels of a layer, relative to the largest of them; NaN elsewhere.
-        spectral_error: of a flow under a fixed kernel, the error that rounding of the kernel, above all of its small
-            eigenvalues, leaves in outputs, relative to their gap at the start, or that of test outputs, relative to
-            the largest of them, if it is larger; NaN elsewhere.
+        rtol: relative tolerance of a step; NaN if there is none.
+        doubt: the factor by which errors may exceed these, as they do for explicit solvers that take few steps.
+        sampling_error: standard error of outputs that are estimated by an average over samples, relative to the largest
+            output or target, or the square of the largest share of a signal that the samples leave out; NaN elsewhere.
+        edge_error: for a flow at the edge of stability, the larger of an eigenvalue's largest excess over the edge,
+            relative to the edge, and the residual of the complementarity problem; NaN elsewhere.
+        residual: for the equations that each node of `RichLimit` solves by iteration, how far the last iteration still
+            moved outputs or the kernels of a layer, relative to the largest of them; NaN elsewhere.
+        spectral_error: for a flow under a fixed kernel, the error in outputs due to rounding of the kernel, above all
+            of its small eigenvalues, relative to their gap to the targets at the start; or the error in test outputs,
+            relative to the largest of them, if that is larger; NaN elsewhere.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -53,20 +53,20 @@ class Certificate(eqx.Module):
 
     @staticmethod
     def of_spectrum(error: Float[Array, ""]) -> "Certificate":
-        """The certificate of a flow in closed form, which has a spectral error and no other."""
+        """The certificate of a closed-form flow, whose only error is spectral."""
         unknown = jnp.full_like(error, jnp.nan)
         return Certificate(unknown, unknown, unknown, spectral_error=error)
 
     @property
     def trust(self) -> Float[Array, ""] | np.floating:
-        """Digits that the run can be trusted to: those of the worst of drift, balance and the other errors.
+        """The number of digits to which the run can be trusted, from the worst of drift, balance and the other errors.
 
-        0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same. From
-        a start of parameters below some thousand times atol, which then decides steps, the time at which learning
-        begins may be off by more, and nothing here sees it: give a smaller atol.
+        It is 0 if the balance is above 1, as for a loss that bends within a step; the run may still be right. If the
+        parameters start below some thousand times atol, atol decides the steps. The time at which learning begins may
+        then be off by more, which nothing here detects: give a smaller atol.
         """
         of = self._numpy
-        # fmax passes over NaN, which stands for a measure that a run does not have.
+        # fmax ignores NaN, which marks a measure that a run does not have.
         worst = of.fmax(of.fmax(self._of_steps, self.sampling_error), of.fmax(self.edge_error, self.residual))
         worst = of.fmax(worst, self.spectral_error)
         # No run has more digits than its dtype; an error above 1 leaves none.
@@ -80,25 +80,25 @@ class Certificate(eqx.Module):
 
     @property
     def _numpy(self) -> Any:
-        """NumPy for its own numbers, of `on_host`: JAX takes a hundred times as long for one."""
+        """NumPy after `on_host`, else JAX, which takes a hundred times as long for one number."""
         return jnp if isinstance(self.conserved_drift, jax.Array) else np
 
     def on_host(self) -> "Certificate | None":
-        """The same in NumPy's numbers; None if they are traced, or those of several runs."""
+        """The certificate in NumPy numbers; None if it is traced or holds several runs."""
         if any(concrete(leaf) is None for leaf in jax.tree.leaves(self)) or np.ndim(self.energy_balance):
             return None
         return jax.tree.map(np.asarray, self)
 
     @property
     def remedy(self) -> str:
-        """Advice on what makes the largest error smaller; of one run, with values."""
+        """Advice on how to reduce the largest error, for the concrete certificate of one run."""
         steps = (
             "Tighten rtol, or take another integrator, or a smoother loss or activation; docs/how-to-choose.md says "
             "what can be had where there are kinks"
         )
-        nodes = "Give more nodes"  # of a limit, which has no tolerance
+        nodes = "Give more nodes"  # for a limit, which has no tolerance
         samples = "Take four times the samples for half the error"
-        if np.isnan(float(self._of_steps)):  # of descent
+        if np.isnan(float(self._of_steps)):  # for descent
             samples += "; a linear network has none: take a smaller rate, at which descent oscillates less"
         single = np.asarray(self.spectral_error).dtype == np.float32
         errors = {
@@ -107,7 +107,7 @@ class Certificate(eqx.Module):
             samples: self.sampling_error,
             "Tighten rtol": self.edge_error,
         }
-        # NaN, for a measure that is not there, counts as less than any error.
+        # NaN, which marks a missing measure, counts as less than any error.
         return max(errors, key=lambda said: np.nan_to_num(float(errors[said]), nan=-1.0))
 
     def __repr__(self) -> str:

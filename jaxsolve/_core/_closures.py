@@ -1,9 +1,9 @@
 """Functions as pytrees: the arrays they close over are leaves, everything else is static.
 
-An optax transformation is a pair of closures, and what draws the samples of a stream is one. As a static field it would
-be compared by identity, and a traced rate inside it could not leave its trace, as it must in a sweep over rates. Here
-closures are opened, so that Equinox's rule (arrays are traced, everything else is compiled in) holds for what they
-close over.
+An optax transformation is a pair of closures, and the sampler of a stream is a closure. A static field would be
+compared by identity, and a traced rate inside it could not leave its trace, as it must in a sweep over rates. So
+closures are opened here: Equinox's rule (arrays are traced, everything else is static) then holds for what they close
+over.
 """
 
 import dataclasses
@@ -19,25 +19,25 @@ from jaxtyping import PyTree
 from .._extras import needs
 
 
-# Their functions do not change what they do. One of the user's may read a name that comes to stand for something else.
+# Functions of these libraries do not change. A user's function may read a global that is later rebound.
 LIBRARIES = ("jax", "jaxsolve", "optax")
 
 
 @dataclasses.dataclass(eq=False)
 class _Fixed:
-    """A value that programs are compiled for.
+    """A static value, for which programs are compiled.
 
-    Numbers, text and functions of `LIBRARIES` are equal where they look equal. Anything else equals itself only: two
-    optimizers that hold a function of the user's compile twice, which is slow, but never wrong.
+    Numbers, strings and functions of `LIBRARIES` are compared by value, anything else by identity: two optimizers that
+    hold a function of the user's compile twice, which is slow but never wrong.
     """
 
     value: Any
 
     def __post_init__(self):
         if isinstance(self.value, bool | int | float | complex | str | np.generic):
-            self._key: Any = (type(self.value), repr(self.value))  # 1, 1.0 and True are equal, but make other programs
+            self._key: Any = (type(self.value), repr(self.value))  # 1, 1.0 and True are equal, but not their programs
         elif type(self.value) is types.FunctionType and _module(self.value) in LIBRARIES:
-            # Two closures made by one function share their code object; what they close over is compared apart.
+            # Two closures made by one function share their code object; what they close over is compared separately.
             self._key = self.value.__code__
         else:
             self._key = object()
@@ -49,7 +49,7 @@ class _Fixed:
         return hash(self._key)
 
     def __reduce__(self) -> Any:
-        # Python's pickle knows functions by name alone, and those inside of other functions have none.
+        # Python's pickle stores functions by name, and nested functions cannot be imported by name.
         with needs("sweeps", "pickling an optimizer"):
             import cloudpickle
         return _loaded, (cloudpickle.dumps(self.value),)
@@ -63,14 +63,14 @@ def _loaded(content: bytes) -> _Fixed:
 
 
 class _Part(eqx.Module):
-    """A function with what it closes over and its defaults; or another value, which holds None."""
+    """A function with the variables it closes over and its defaults; or another value, with `held` None."""
 
     held: PyTree
     fixed: _Fixed = eqx.field(static=True)  # code and settings
 
 
 def _value(part: _Part) -> Any:
-    """The function of a part, with its arrays as they are now; no method, as Equinox takes longer to bind one."""
+    """The function of a part, with its current arrays; not a method, because Equinox takes longer to bind one."""
     if part.held is None:
         return part.fixed.value
     names = part.fixed.value.__code__.co_freevars
@@ -79,19 +79,19 @@ def _value(part: _Part) -> Any:
 
 
 def _with(function: types.FunctionType, cells: tuple[types.CellType, ...], defaults: Any, keywords: Any) -> Any:
-    """A function of the same code with other contents."""
+    """A function with the same code and other contents."""
     made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)
     made.__kwdefaults__, made.__qualname__, made.__module__ = keywords, function.__qualname__, function.__module__
     return made
 
 
 def _module(function: types.FunctionType) -> str:
-    """The library that a function's code is from; a wrapper may go by the name of what it wraps."""
+    """The library that a function's code is from; `__module__` of a wrapper may name the function it wraps."""
     return str(function.__globals__.get("__name__")).partition(".")[0]
 
 
 def contents(function: Any) -> dict[str, Any] | None:
-    """The variables that a function closes over, by name; None if one has no value yet, or for what is no function."""
+    """The variables that a function closes over, by name; None for anything else, or if one has no value yet."""
     if type(function) is not types.FunctionType:
         return None
     try:
@@ -102,9 +102,9 @@ def contents(function: Any) -> dict[str, Any] | None:
 
 
 def opened(tree: PyTree, around: tuple[int, ...] = ()) -> PyTree:
-    """Returns a tree of functions and values as a pytree whose leaves are arrays; `closed` is the way back.
+    """Turns a tree of functions and values into a pytree whose leaves are arrays; `closed` is the inverse.
 
-    A function that closes over itself stays as it is, as it would never end; `around` are those being opened.
+    A function that closes over itself is left as it is; `around` holds the ids of the functions being opened.
     """
 
     def part(leaf: Any) -> Any:
@@ -114,13 +114,13 @@ def opened(tree: PyTree, around: tuple[int, ...] = ()) -> PyTree:
         if variables is None:
             return _Part(None, _Fixed(leaf))
         held = opened((variables, leaf.__defaults__, leaf.__kwdefaults__), (*around, id(leaf)))
-        bare = _with(leaf, tuple(types.CellType() for _ in variables), None, None)  # it would keep arrays alive
+        bare = _with(leaf, tuple(types.CellType() for _ in variables), None, None)  # `leaf` would keep arrays alive
         return _Part(held, _Fixed(bare))
 
     return jax.tree.map(part, tree)
 
 
 def closed(tree: PyTree) -> PyTree:
-    """Returns the functions and values of which `opened` made a pytree."""
+    """Turns the pytree made by `opened` back into functions and values."""
     is_part = lambda node: isinstance(node, _Part)
     return jax.tree.map(lambda node: _value(node) if is_part(node) else node, tree, is_leaf=is_part)

@@ -1,4 +1,4 @@
-"""The two kinds of dynamics."""
+"""The two kinds of dynamics: closed forms and marches."""
 
 import abc
 from typing import Any
@@ -17,9 +17,9 @@ from ._view import Quantity as Quantity, View as View
 
 
 class AbstractDynamics(eqx.Module):
-    """A law by which parameters or function values move from a problem's start.
+    """A law by which parameters or outputs move from a problem's start.
 
-    A new one is a subclass of `js.AbstractRandomAccess` or of `js.AbstractMarching`.
+    Subclass `js.AbstractRandomAccess` or `js.AbstractMarching` to write a new one.
 
     Example:
         >>> [dynamics.name for dynamics in (js.GradientFlow(), js.theory.TwoLayerLine())]
@@ -34,15 +34,15 @@ class AbstractDynamics(eqx.Module):
     @property
     @abc.abstractmethod
     def provides(self) -> frozenset[Quantity | str]:
-        """The quantities its views can show; a text names an observable that it knows without what that one needs."""
+        """The quantities that its views provide; a string names an observable that they provide directly."""
 
     @abc.abstractmethod
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        """The times at which this dynamics can be observed, next to those given: the same, or rounded to steps."""
+        """The times nearest to `ts` at which this dynamics can be observed: the same, or rounded to steps."""
 
 
 class AbstractStoppable(AbstractDynamics):
-    """A dynamics that can stop before the last time, and so run until inf.
+    """A dynamics that can stop before the last time, which may therefore be inf.
 
     Attributes:
         until: the condition, one of `js.until`, or None.
@@ -52,11 +52,11 @@ class AbstractStoppable(AbstractDynamics):
 
 
 class AbstractStreaming(AbstractDynamics):
-    """A dynamics that takes its samples anew at every step where the problem is a stream."""
+    """A dynamics that draws fresh samples at every step if the problem is a stream."""
 
 
 def require_served(problem: Problem, dynamics: AbstractDynamics) -> None:
-    """Raises NotApplicable for a stream, if the dynamics is one of a training set."""
+    """Raises NotApplicable if the problem is a stream and the dynamics needs a training set."""
     if problem.sampler is not None and not isinstance(dynamics, AbstractStreaming):
         raise NotApplicable(
             f"{dynamics.name} follows a training set, and a stream has none: take js.Descent(..., batch_size=, key=); "
@@ -74,18 +74,18 @@ class AbstractChoice(AbstractDynamics):
 
     @abc.abstractmethod
     def ways(self, problem: Problem) -> "tuple[AbstractDynamics, ...]":
-        """The dynamics that it may become, of one class; the problem may be traced, or hold shapes alone."""
+        """The dynamics that it may become, all of one class; the problem may be traced, or hold shapes only."""
 
     @abc.abstractmethod
     def possible(self, problem: Problem) -> tuple[int, ...]:
-        """The places in `ways` that the shapes of the problem leave, whatever its numbers."""
+        """The indices into `ways` that the shapes of the problem allow, whatever its numbers."""
 
     @abc.abstractmethod
     def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
-        """The place in `ways` of what runs until the last of these times; None is for inf. All may be traced."""
+        """The index into `ways` of the dynamics to run until the last time; None means inf. All may be traced."""
 
     def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "AbstractDynamics":
-        """The dynamics to run on a problem; `Undecided` between several where numbers decide that are traced."""
+        """The dynamics to run on a problem; `Undecided` if the choice depends on traced numbers."""
         ways, way = self.ways(problem), self.way(problem, ts)
         known = concrete(way)
         if known is not None:
@@ -94,12 +94,12 @@ class AbstractChoice(AbstractDynamics):
         if len(places) == 1:
             return ways[places[0]]
         marching: Any = tuple(ways[place] for place in places)
-        # `way` counts all ways, the branches only those that shapes leave.
+        # `way` indexes all ways, the branches only those that the shapes allow.
         return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))  # pyright: ignore[reportCallIssue]
 
 
 class AbstractStandIn(AbstractDynamics):
-    """The dynamics that a choice has become, if that is of another class; it goes by the name of the choice.
+    """The dynamics that a choice has become, if its class is another; it keeps the name of the choice.
 
     Attributes:
         source: the choice, as the user made it.
@@ -113,7 +113,7 @@ class AbstractStandIn(AbstractDynamics):
 
     @abc.abstractmethod
     def doubt(self, problem: Problem, final: View) -> str:
-        """A sentence on what is wrong with a run, once its end is known in numbers; empty if nothing is seen."""
+        """A sentence on what is wrong with a run whose final view is concrete; empty if nothing is found."""
 
     @property
     def name(self) -> str:
@@ -125,11 +125,11 @@ class AbstractStandIn(AbstractDynamics):
 
 
 class Undecided(AbstractStandIn, AbstractStoppable):
-    """The form of a choice inside a trace, where its numbers are not known: `march` decides while it runs.
+    """A choice inside a trace, where its numbers are not known: `march` decides at run time.
 
     Attributes:
         ways: marching dynamics.
-        way: the place of the one to run.
+        way: the index of the one to run.
     """
 
     source: AbstractChoice
@@ -154,7 +154,7 @@ class Undecided(AbstractStandIn, AbstractStoppable):
 
 
 def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."] | None = None) -> AbstractDynamics:
-    """The dynamics to run on a problem. Only of this is it known whether it is a closed form or marches.
+    """The dynamics to run on a problem: unlike a choice, it is either a closed form or a march.
 
     Raises NotApplicable if the problem is a stream and the dynamics needs a training set.
     """
@@ -168,7 +168,7 @@ def is_key(value: Any) -> bool:
 
 
 class AbstractRandomAccess(AbstractDynamics):
-    """A dynamics known at any time without what came before: a closed form.
+    """A closed form: a dynamics that is known at any time without stepping there.
 
     Example:
         All outputs decay at one rate:
@@ -218,9 +218,9 @@ class AbstractState(eqx.Module):
     All leaves are arrays, so that states can be stacked, stored and resumed.
 
     Attributes:
-        done: whether it has ended.
-        steps: the steps made.
-        result: how it has ended, or would if it ended now.
+        done: whether the march has ended.
+        steps: the number of steps taken.
+        result: how the march has ended, or would if it ended now.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -236,10 +236,10 @@ class AbstractState(eqx.Module):
 
 
 class AbstractSavingState(AbstractState):
-    """A state that says how far it is in the times at which it saves.
+    """A state that records how many of its save times it has reached.
 
     Attributes:
-        saves: what is saved so far, whose `slot` counts the times; None where that is not known.
+        saves: what is saved so far, with the number of times reached as `slot`; None where that is not known.
     """
 
     saves: eqx.AbstractVar[Any]
@@ -249,8 +249,8 @@ class FunctionValues(eqx.Module):
     """The values that a march saves if it moves outputs instead of parameters.
 
     Attributes:
-        outputs, test_outputs: of the training and of the test set.
-        kernel, observations: where it moves; and observables that the march knows, by their names.
+        outputs, test_outputs: outputs on the training set and on the test set.
+        kernel, observations: the kernel, if it moves; observables that the march provides directly, by name.
     """
 
     outputs: Float[Array, "*times n out"]
@@ -260,11 +260,11 @@ class FunctionValues(eqx.Module):
 
 
 class Observed(eqx.Module):
-    """The values that a march saves if it knows more than its parameters.
+    """The values that a march saves if it provides more than its parameters.
 
     Attributes:
         params: the parameters.
-        observations: observables that the march knows, by their names.
+        observations: observables that the march provides directly, by name.
     """
 
     params: PyTree
@@ -284,21 +284,21 @@ class Stepped(eqx.Module):
 
 
 class March(eqx.Module):
-    """The results that a marching dynamics hands over when it has finished.
+    """The results of a finished march.
 
     Attributes:
         times: the times of the saved parameters (as given, or rounded to steps).
         saved: the parameters at those times, stacked, or `FunctionValues`, `Observed` or `Stepped`; NaN after a
             failure.
-        params: the same at the end.
-        t_end: the time of the end.
-        result, steps, rejected: how it ended, accepted and rejected steps.
-        evaluations: gradient evaluations, -1 where unknown.
-        certificate: None where the dynamics has none to give.
-        kernel: the one that `FunctionValues` moved under, or, where it moves, started from.
-        kernels: kernel evaluations; None for none.
-        integrators: what made the steps, if there was a choice; of several names, the one at `way`.
-        way: None where one thing alone may have made them.
+        params: the row of `saved` at the end.
+        t_end: the time at which the run ended.
+        result, steps, rejected: how the run ended; the numbers of accepted and rejected steps.
+        evaluations: the number of gradient evaluations; -1 if unknown.
+        certificate: how far the run can be trusted; None if the dynamics does not say.
+        kernel: the kernel that `FunctionValues` moved under, or the initial one if it moves.
+        kernels: the number of kernel evaluations; None if there were none.
+        integrators: the names of the integrators that may have made the steps, if there was a choice.
+        way: the index of the one that did; None if only one was possible.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -325,7 +325,7 @@ class March(eqx.Module):
     from_zero: bool = eqx.field(static=True, default=False)  # changes the program
 
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
-        """The view that one row of `saved` gives at its time."""
+        """The view at time t of one row of `saved`."""
         if isinstance(row, FunctionValues):
             kernel = self.kernel if row.kernel is None else row.kernel
             values = (row.outputs, row.test_outputs, kernel, row.observations)
@@ -338,10 +338,10 @@ class March(eqx.Module):
 
 
 class AbstractMarching(AbstractDynamics):
-    """A dynamics that steps from the start through all times before the last.
+    """A dynamics that steps from the start through all times up to the last.
 
-    `advance` may be called again and again with any numbers of steps: the state does not depend, to the last bit, on
-    how the steps were grouped. A finished state is left as it is.
+    `advance` may be called repeatedly with any numbers of steps: to the last bit, the state does not depend on how the
+    steps are grouped. A finished state is left unchanged.
 
     Example:
         What `solve` does, by hand:
@@ -359,10 +359,10 @@ class AbstractMarching(AbstractDynamics):
     @property
     @abc.abstractmethod
     def chunk(self) -> int:
-        """Steps between two looks at whether a run is done.
+        """The number of steps between two checks of whether a run is done.
 
-        Fewer looks waste up to this many steps at the end of a run; more copy the saved parameters more often when many
-        runs share a batch.
+        Fewer checks waste up to this many steps at the end of a run; more checks copy the saved parameters more often
+        when many runs share a batch.
         """
 
     @abc.abstractmethod
@@ -379,17 +379,17 @@ class AbstractMarching(AbstractDynamics):
 
 
 class AbstractStepping(AbstractMarching):
-    """A marching dynamics with a faster way through many steps, for a run that shares its loop with no other."""
+    """A marching dynamics with a faster loop over steps, for a run that shares its loop with no other."""
 
     @abc.abstractmethod
     def advance_alone(self, problem: Problem, state: Any, n: Int[Array, ""]) -> Any:
-        """The state that `advance` gives, but that a run which has ended is left at once."""
+        """The same state as `advance`, but the loop ends as soon as the run does."""
 
 
 def advance_alone(
     problem: Problem, dynamics: AbstractMarching, state: Any, n: Int[ArrayLike, ""]
 ) -> tuple[Any, Int[Array, ""]]:
-    """The state at most n steps later of a run that shares its loop with no other, and how many were tried."""
+    """The state at most n steps later of a run that shares its loop with no other, and the number of steps tried."""
     if isinstance(dynamics, AbstractStepping):
         moved = dynamics.advance_alone(problem, state, jnp.asarray(n))
         return moved, moved.steps - state.steps
@@ -399,7 +399,7 @@ def advance_alone(
 def one_by_one(
     problem: Problem, dynamics: AbstractMarching, state: Any, n: Int[ArrayLike, ""]
 ) -> tuple[Any, Int[Array, ""]]:
-    """The same by single steps, each of which is seen to be wanted."""
+    """The same by single steps, with a check before each."""
     one = jnp.ones((), int)
     going = lambda carry: ~carry[0].done & (carry[1] < n)
     onward = lambda carry: (dynamics.advance(problem, carry[0], one), carry[1] + 1)
@@ -407,9 +407,9 @@ def one_by_one(
 
 
 class AbstractGrowing(AbstractMarching):
-    """A marching dynamics with a form in smaller arrays, which most runs do not outgrow, and which takes less time.
+    """A marching dynamics with a faster form in smaller arrays, which most runs do not outgrow.
 
-    Python begins with that one, and anew with this one if it is outgrown; inside a trace there is this one alone.
+    Outside a trace, a run starts in the smaller form and restarts in this one if needed; inside, only this one runs.
     """
 
     @abc.abstractmethod
@@ -418,4 +418,4 @@ class AbstractGrowing(AbstractMarching):
 
     @abc.abstractmethod
     def outgrown(self, state: Any) -> bool:
-        """True if a known state of this form has found too little room."""
+        """True if a concrete state of this form has run out of room."""

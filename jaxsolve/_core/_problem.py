@@ -1,4 +1,4 @@
-"""The loss landscape and the start."""
+"""The problem: a network at its start, data and a loss."""
 
 import math
 import warnings
@@ -54,7 +54,7 @@ from ..nets._internal import (
 from ._sampler import Sampler
 
 
-# Numbers of outputs that are held at once: half a gigabyte in float32, on any machine.
+# The most output values held at once: half a gigabyte in float32, whatever the machine.
 HELD = 2**27
 
 
@@ -62,28 +62,28 @@ class Problem(eqx.Module):
     """A network at its start, training and test data, and a loss.
 
     Arguments:
-        net: a network from `nets`, or any Equinox module acting on one sample and returning (c,), or an array of
-            another shape, such as (T, V) of a sequence. All that is measured is of the outputs as one vector. Its
-            parameters are float32 or float64; it may compute in bfloat16 or float16, by casting them in its call.
-        x: training inputs, shape (n, ...), of the network's dtype; or integers, such as tokens, which stay integers
-            where the network takes them. A network that takes several arrays at once, as net((t, y)) or
-            net({"ids": ids, "mask": mask}), is given a tuple or a dict of arrays, samples first in each.
+        net: a network from `nets`, or any Equinox module that maps one sample to an array of shape (c,), or another
+            shape, such as (T, V) for a sequence. Everything measured treats the outputs as one vector. Parameters are
+            float32 or float64; the call may cast them, to compute in bfloat16 or float16.
+        x: training inputs, shape (n, ...), in the network's dtype; or integers, such as tokens, which stay integers if
+            the network takes them. A network that takes several arrays at once, as net((t, y)) or net({"ids": ids,
+            "mask": mask}), needs a tuple or a dict of arrays, each with samples first.
         y: training targets, shape (n, c), or whatever the loss accepts (labels, one column, labels at positions).
         test: (x, y) of the test set, or None.
         loss: a loss, or a function of one sample's output and target.
-        centered: whether to train f(w) - f(w_0) instead of f(w). Its rounding is eps |f(w_0)|, and what moves the
-            weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Distances
-            of kernels go by the square of a change and err by twice as much. Beyond, a warning says so; under a
-            kernel that does not move, f - f_0 starts from exactly 0.
-        state: of a network made by `eqx.nn.make_with_state`, `nets.from_nnx_with_state` or `from_torch_with_state`;
-            None for others. It is called as `net(x, state) -> (out, state)` under
+        centered: whether to train f(w) - f(w_0) instead of f(w). The difference is rounded by eps |f(w_0)|, and
+            dynamics that move the weights were seen to err by up to 100 times that: in float32 by 1e-2 |y| with
+            `Scaling.lazy(1e3)`. Distances between kernels are squares of a change and err by twice as much. Larger
+            errors give a warning; under a kernel that does not move, f - f_0 starts from exactly 0.
+        state: the state of a network made by `eqx.nn.make_with_state`, `nets.from_nnx_with_state` or
+            `from_torch_with_state`; None for others. The network is called as `net(x, state) -> (out, state)` under
             `jax.vmap(..., axis_name="batch")`. With batch normalization the outputs, for any inputs, use the statistics
             of the whole training set at the current parameters: one pass over it in training mode gives the state, and
-            other inputs then go through the network in inference mode. `eqx.nn.Dropout` is off in both.
+            other inputs then pass through the network in inference mode. `eqx.nn.Dropout` is off in both.
 
     Raises:
-        ValueError: shapes do not match, data are empty or not finite, dtypes differ, a network with state is given
-            without one or the other way round.
+        ValueError: shapes do not match, data are empty or not finite, dtypes differ, or only one of a network with
+            state and its state is given.
         TypeError: net or loss is not callable.
 
     Example:
@@ -97,7 +97,7 @@ class Problem(eqx.Module):
         >>> print(problem.objective(problem.params))  # the training loss
         0.5
 
-    How it moves from there: `js.solve`, `js.compare`, `js.sweep`.
+    Solve it with `js.solve`, `js.compare` or `js.sweep`.
     """
 
     net: Any
@@ -109,7 +109,7 @@ class Problem(eqx.Module):
     initial: Float[Array, "n out"] | None  # what `centered` subtracts, on the training and on the test set
     initial_test: Float[Array, "m out"] | None
     state: eqx.nn.State | None
-    sampler: Sampler | None  # of a stream, whose x and y are samples of it
+    sampler: Sampler | None  # of a stream, where x and y are a fixed set of samples
     out_shape: tuple[int, ...] = eqx.field(static=True)  # of the network's output for one sample
     centered: bool = eqx.field(static=True)  # changes the program
     own_rule: bool = eqx.field(static=True)  # whether the network has a backward rule of its own
@@ -133,7 +133,7 @@ class Problem(eqx.Module):
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")
         warn_of_wrong_version()
-        warn_of_rounded_products(self.dtype, stacklevel=5)  # two of Equinox's functions call this one
+        warn_of_rounded_products(self.dtype, stacklevel=5)  # two functions of Equinox are in between
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
         if self.initial is not None:
@@ -150,20 +150,20 @@ class Problem(eqx.Module):
         start_test: Float[ArrayLike, "m out"] | None = None,
         loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
     ) -> "Problem":
-        """The problem of a model that is linear in its weights and has this kernel: training where only that is known.
+        """The problem of a model that is linear in its weights and has this kernel, if only that is known.
 
-        Any dynamics trains it with any loss: df(x)/dt = -sum_i K(x, x_i) dL/df_i in gradient flow, and with momentum,
-        noise and steps as in a network. Its inputs are features K^(1/2) (`js.kernels.features`), so optimizers that
-        look at single parameters, such as Adam, see those. Of MSE and gradient flow alone, `js.kernels.linearized` is
-        the closed form.
+        Any dynamics can train it with any loss: gradient flow is df(x)/dt = -sum_i K(x, x_i) dL/df_i, and momentum,
+        noise and finite steps act as in a network. Its inputs are the features K^(1/2) (`js.kernels.features`), so
+        optimizers that treat each parameter separately, such as Adam, act on the weights of those. For gradient flow on
+        MSE, `js.kernels.linearized` is the closed form.
 
         Arguments:
-            kernel: on the training points, symmetric and positive semi-definite, (n, n) if it is the same for every
-                output, else (n, c, n, c).
+            kernel: the kernel on the training points, symmetric and positive semi-definite, of shape (n, n) if it is
+                the same for every output, else (n, c, n, c).
             y, loss: as for `Problem`.
             start: outputs at t = 0, shape (n, c).
-            test: (kernel between test and training points, targets there), the kernel laid out like that of training.
-            start_test: outputs at t = 0 on the test points; None is 0.
+            test: (kernel between test and training points, test targets), the kernel laid out like `kernel`.
+            start_test: outputs at t = 0 on the test points; None means 0.
 
         Example:
             >>> kernel, labels = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([0, 1])
@@ -258,7 +258,7 @@ class Problem(eqx.Module):
         return x
 
     def _takes(self, x: Array) -> bool:
-        """Returns whether integers go into the network as they are. Those of `js.nets` take floats."""
+        """Returns whether the network takes integers as they are. Networks of `js.nets` take floats."""
         if isinstance(self.net, nets.AbstractNetwork) or x.ndim == 0:
             return False
         if self.state is not None:
@@ -273,7 +273,7 @@ class Problem(eqx.Module):
         if self.state is None:
             out = self._shape_of_output(x, which)
         else:
-            self.own_rule = False  # none is looked for behind a state
+            self.own_rule = False  # not looked for in a network with state
             one = take_samples(x, slice(1))
             found, error = attempt(eqx.filter_eval_shape, _with_state, in_training(self.net), one, self.state)
             if error is not None:
@@ -299,8 +299,8 @@ class Problem(eqx.Module):
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the parameters, in which all is computed."""
-        # Targets have it, unless they are labels; taking a network apart would take a millisecond each time.
+        """The dtype of the parameters, used in all computations."""
+        # Targets have this dtype unless they are labels; partitioning the network would take a millisecond each time.
         if jnp.issubdtype(self.y.dtype, jnp.floating):
             return self.y.dtype
         return jax.tree.leaves(self.params)[0].dtype
@@ -317,17 +317,17 @@ class Problem(eqx.Module):
 
     @property
     def held(self) -> bool:
-        """True if the outputs of all samples are held at once; those of a network with state need all of them."""
+        """True if the outputs of all samples are held at once; a network with state always needs all of them."""
         return samples_in(self.x) <= self.at_once or self.state is not None
 
     @property
     def target_rows(self) -> Float[Array, "n out"]:
-        """The training targets as numbers; of labels at positions rows of 0 and 1, all 0 where masked."""
+        """The training targets as floats; labels at positions become rows of 0 and 1, all 0 where masked."""
         if jnp.issubdtype(self.y.dtype, jnp.floating):
             return self.y
         if self.y[0].size * self.out_shape[-1] == self.out_size:
             return jax.nn.one_hot(self.y, self.out_shape[-1], dtype=self.dtype).reshape(len(self.y), -1)
-        return self.y.astype(self.dtype)  # of a loss of the user's own
+        return self.y.astype(self.dtype)  # for a user's loss
 
     @property
     def params(self) -> PyTree:
@@ -336,14 +336,14 @@ class Problem(eqx.Module):
 
     @property
     def eta(self) -> PyTree:
-        """Learning rates: a scalar for every array of `params`."""
+        """The learning rates, one scalar per array of `params`."""
         return nets.rates(self.net)
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        """True if all arrays are finite, no sigma or eta is negative, and the targets are such as the loss needs.
+        """True if all arrays are finite, no sigma or eta is negative, and the loss accepts the targets.
 
-        For use inside traces, where none raise.
+        For use inside traces, where nothing raises.
         """
         finite = all_finite(eqx.filter(self, eqx.is_inexact_array))
         scaling = jnp.all(jnp.array([net.scaling.valid for net in networks_in(self.net)], bool))
@@ -351,7 +351,7 @@ class Problem(eqx.Module):
         return finite & scaling & accepts(self.loss, self.y) & tested
 
     def network(self, params: PyTree) -> Any:
-        """The network with these parameters. Raises ValueError if they are not those of such a network."""
+        """The network with these parameters. Raises ValueError if they do not fit the network."""
         try:
             return eqx.combine(params, nets.partition(self.net)[1])
         except ValueError as error:
@@ -361,9 +361,9 @@ class Problem(eqx.Module):
             ) from error
 
     def of_sample(self, params: PyTree, eta: PyTree) -> tuple[Any, PyTree]:
-        """The network as a function of one sample, and learning rates as those of it: what has a kernel by samples.
+        """The network as a function of one sample, which has a kernel between samples, and learning rates to match.
 
-        One with state is in inference mode, and the statistics are those of the training set at these parameters.
+        A network with state is in inference mode, with the statistics of the training set at these parameters.
         """
         net = self.network(params)
         if self.state is None:
@@ -373,11 +373,11 @@ class Problem(eqx.Module):
         return frozen, frozen.rates(eta)
 
     def _forward(self, net: Any, x: Inputs | None = None) -> Array:
-        """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
+        """The outputs of a network at inputs x, or on the training set if None: the source of all outputs."""
         if self.state is None:
-            # Only where it is needed, as it traces the network once more.
+            # `both_ways` only where needed, since it traces the network once more.
             f = jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
-            return rows(f).astype(self.dtype)  # of a network that computes in bfloat16
+            return rows(f).astype(self.dtype)  # the network may compute in bfloat16
         f, state = _with_state(in_training(net), self.x, self.state)
         return rows(f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]).astype(self.dtype)
 
@@ -405,8 +405,8 @@ class Problem(eqx.Module):
     def objective(self, params: PyTree) -> Float[Array, ""]:
         """The training loss.
 
-        Outputs that are too large to be held for all samples, as those of language models, are made for a few at a
-        time, and again on the way back.
+        Outputs that are too large to hold for all samples, as for language models, are computed for a few samples at a
+        time, and recomputed in the backward pass.
         """
         if self.held:
             return self.loss.value(self.outputs(params), self.y)
@@ -420,13 +420,13 @@ class Problem(eqx.Module):
     @property
     def loss_of_zero(self) -> Float[Array, ""]:
         """The training loss of f = 0: the scale of the targets."""
-        # Of one sample's zeros, which the compiler may not see: it would compute by itself what they give, which takes
-        # 12 s of a language model's outputs, and 40 ms where it runs.
+        # The barrier hides the zeros of one sample from the compiler: folding them takes 12 s for the outputs of a
+        # language model, and computing with them 40 ms.
         zeros = lambda: jax.lax.optimization_barrier(jnp.zeros(self.out_size, self.dtype))
         return self._average(lambda x, y, initial: self.loss.pointwise(zeros(), y))
 
     def _average(self, of_sample: Callable[..., Float[Array, ""]]) -> Float[Array, ""]:
-        """The average of a function of a sample, its target and what is subtracted from its output, a few at a time."""
+        """The average of a function of a sample, its target and its initial output, over a few samples at a time."""
         each = lambda sample: of_sample(*sample)
         values = jax.lax.map(jax.checkpoint(each), (self.x, self.y, self.initial), batch_size=self.at_once)
         return jnp.sum(values) / count(self.loss, self.y, values.dtype)
@@ -435,8 +435,8 @@ class Problem(eqx.Module):
     def kernel(self, params: PyTree, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n out m out"]:
         """The NTK that drives f: eta-weighted, gamma^2 included.
 
-        That of a network with state is the kernel of the batch function: the statistics move with the parameters. It
-        needs the Jacobian of all outputs, n c times the number of parameters.
+        For a network with state it is the kernel of the batch function, whose statistics move with the parameters. It
+        then needs the Jacobian of all outputs, n c times the number of parameters.
         """
         if self.state is not None:
             return self._batch_kernel(params, x1, x2)
@@ -446,7 +446,7 @@ class Problem(eqx.Module):
         jacobian = jax.jacrev(lambda p, x: self._forward(self.network(p), x))
         rows = jacobian(params, x1)
         columns = rows if x2 is None else jacobian(params, x2)
-        # J_1 eta J_2^T, summed over the entries of an array: one rate for each array.
+        # J_1 eta J_2^T, summed over the entries of an array, with one rate per array.
         product = lambda rate, a, b: rate * jnp.tensordot(_by_output(a), _by_output(b), (2, 2))
         terms = jax.tree.map(product, self.eta, rows, columns)
         return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.dtype))
@@ -467,12 +467,12 @@ def _array(value: Any, name: str) -> Array:
 
 
 def _warn_of_cancellation(problem: Problem, initial: Array) -> None:
-    """Warns where the rounding of outputs at the start is seen beside the targets."""
+    """Warns if the rounding of the initial outputs is not negligible beside the targets."""
     known, targets = concrete(initial), concrete(problem.y)
     if known is None or targets is None:
         return
     dtype = known.dtype if problem.state is not None else coarsest(problem.net, problem.x)
-    # Runs may err by 100 times the rounding (see `centered`): from 1e-4 on by 1 % of the targets.
+    # Runs may err by 100 times the rounding (see `centered`): at 1e-4, by 1 % of the targets.
     lost, size = float(jnp.finfo(dtype).eps) * np.max(np.abs(known)), np.max(np.abs(targets))
     if lost > size / 1e4 > 0:
         warnings.warn(
@@ -480,12 +480,12 @@ def _warn_of_cancellation(problem: Problem, initial: Array) -> None:
             f"rounds by about {lost:.1g}, for targets of size {size:.2g}; flows and descent may err by 100 times that. "
             "Take float64 (jax.config.update('jax_enable_x64', True)), a smaller output scale, or a kernel that does "
             "not move (js.FrozenKernel, js.InfiniteWidth)",
-            stacklevel=5,  # two of Equinox's functions call the one that calls this
+            stacklevel=5,  # two functions of Equinox call the one that calls this
         )
 
 
 def _require_exact(x: Any, dtype: Any, which: str) -> None:
-    """Raises ValueError for an array of integers that a float of this dtype cannot hold."""
+    """Raises ValueError for an array of integers that floats of this dtype cannot represent exactly."""
     if getattr(getattr(x, "dtype", None), "kind", None) not in ("i", "u"):
         return
     known, largest = concrete(x), 2 ** (jnp.finfo(dtype).nmant + 1)
@@ -514,27 +514,27 @@ def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
 
 
 def _without_memory(net: Any, state: eqx.nn.State) -> eqx.nn.State:
-    """The state in which one pass in training mode leaves the statistics of that pass, whatever the momentum."""
-    state = copy_state(state)  # the user's own goes on
+    """The state from which one pass in training mode leaves the statistics of that pass, whatever the momentum."""
+    state = copy_state(state)  # leaves the user's state unchanged
     is_norm = lambda node: isinstance(node, eqx.nn.BatchNorm)
     for norm in filter(is_norm, jax.tree.leaves(net, is_leaf=is_norm)):
         if norm.mode == "ema":
             state = state.set(norm.ema_first_time_index, jnp.array(True))
-        else:  # of means without a bias, the first is that of the first batch
+        else:  # an unbiased running mean starts with that of the first batch
             state = state.set(norm.batch_state_index, jax.tree.map(jnp.zeros_like, state.get(norm.batch_state_index)))
             state = state.set(norm.batch_counter, jnp.zeros_like(state.get(norm.batch_counter)))
     return state
 
 
 def read_pair(test: Any) -> tuple[Any, Any]:
-    """Inputs and targets of a test set; raises ValueError for what is no pair."""
+    """Inputs and targets of a test set; raises ValueError for anything but a pair."""
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
     return test[0], test[1]
 
 
 def centered_anew(problem: Problem) -> Problem:
-    """The problem with the outputs at its start, if it subtracts them, computed again: they depend on the batch."""
+    """The problem with any initial outputs that it subtracts recomputed: with state, they depend on the batch."""
     if problem.initial is None:
         return problem
     places = lambda p: (p.initial, p.initial_test)
@@ -545,7 +545,7 @@ def centered_anew(problem: Problem) -> Problem:
 
 
 def require_problem(problem: Any) -> None:
-    """Raises TypeError for what is no problem, ValueError for one of float64 where JAX is set to 32 bits now."""
+    """Raises TypeError for anything but a problem, ValueError for one in float64 while JAX is set to 32 bits."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
     require_settings(problem, "this problem")

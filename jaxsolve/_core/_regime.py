@@ -4,7 +4,7 @@ import enum
 
 
 class Regime(enum.IntEnum):
-    """The ways in which a network can train over the window of times that is looked at.
+    """The way in which a network trains over a window of times.
 
     Example:
         >>> print([regime.label for regime in js.observe.Regime])

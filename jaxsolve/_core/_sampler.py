@@ -11,10 +11,10 @@ from ._closures import closed, opened
 
 
 class Sampler(eqx.Module):
-    """A function of a key and a number that returns so many inputs and targets; arrays that it holds are leaves.
+    """A function of a key and a size that returns that many inputs and targets; arrays that it holds are leaves.
 
     Arguments:
-        sample: the function, a `functools.partial` of one, or a module that is called.
+        sample: the function, a `functools.partial` of one, or a callable module.
     """
 
     parts: PyTree
@@ -24,6 +24,6 @@ class Sampler(eqx.Module):
         self.parts = opened((sample.func, sample.args, sample.keywords) if is_partial else (sample, (), {}))
 
     def __call__(self, key: Key[Array, ""], size: int) -> Any:
-        """The inputs and targets of so many samples."""
+        """The inputs and targets of `size` samples."""
         sample, args, keywords = closed(self.parts)
         return sample(*args, key, size, **keywords)

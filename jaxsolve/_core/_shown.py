@@ -1,4 +1,4 @@
-"""The progress of a march, for those who wait."""
+"""The progress of a march, written to stderr."""
 
 import contextlib
 import sys
@@ -12,17 +12,17 @@ from .._extras import needs
 from ._dynamics import AbstractSavingState, AbstractState
 
 
-SILENT = 10.0  # seconds until a march says where it is without being asked
+SILENT = 10.0  # seconds until a march reports its progress unasked
 
 
 @contextlib.contextmanager
 def shown(progress: bool | None, name: str, total: int) -> Iterator[Callable[[Any], None]]:
-    """Yields a function to call with the state of a march now and then; it writes to stderr.
+    """Yields a function that takes the state of a march and writes its progress to stderr.
 
     Arguments:
-        progress: True shows a bar; None a line after `SILENT` seconds, then after twice as many; False nothing.
-        name: of the dynamics.
-        total: how many times are asked for.
+        progress: True shows a bar; None writes a line after `SILENT` seconds and each doubling; False nothing.
+        name: the name of the dynamics.
+        total: the number of requested times.
     """
     if progress:
         with _bar(name, total) as show:
@@ -32,7 +32,7 @@ def shown(progress: bool | None, name: str, total: int) -> Iterator[Callable[[An
 
 
 def _saved(state: AbstractState) -> int | None:
-    """The number of times that are reached; None of a user's own march, of which only the steps are known."""
+    """The number of times reached; None for a user's march, of which only the steps are known."""
     saves = state.saves if isinstance(state, AbstractSavingState) else None
     return None if saves is None else int(saves.slot)
 
@@ -50,9 +50,9 @@ def _bar(name: str, total: int) -> Iterator[Callable[[Any], None]]:
 
 
 def late(name: str) -> Callable[[Callable[[float], str]], None]:
-    """Returns a function that writes a line to stderr after `SILENT` seconds, then after twice as many.
+    """Returns a function that writes a line to stderr after `SILENT` seconds and each time this doubles.
 
-    Its argument makes the text from the seconds gone by, and is not called before.
+    Its argument makes the text from the elapsed seconds, and is called only when a line is due.
     """
     begin = time.monotonic()
     due = SILENT

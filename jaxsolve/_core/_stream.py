@@ -20,7 +20,7 @@ from ._sampler import Sampler
 CALLED = "sample is called as sample(key, size) within a program, and returns a pair (x, y) of arrays"
 
 
-def Stream(  # a noun, as `Problem` is, of which it makes one
+def Stream(  # named like a class, because it returns a `Problem`
     net: Any,
     sample: Callable[[Key[Array, ""], int], tuple[Any, Any]],
     *,
@@ -31,25 +31,25 @@ def Stream(  # a noun, as `Problem` is, of which it makes one
     centered: bool = False,
     state: eqx.nn.State | None = None,
 ) -> Problem:
-    """The `Problem` of a network that sees every sample once: each step of `js.Descent` draws its batch anew.
+    """The `Problem` of a network that sees every sample once: each step of `js.Descent` draws a fresh batch.
 
-    It goes wherever a problem goes. Its `x` and `y` are `size` samples that are drawn once, by `key`: losses, kernels
-    and all else that is observed are those on them, and estimate the population's. Training does not see them, so they
-    are a test set. `js.Descent` needs its `batch_size` and `key`, and takes `batch_size` samples at each step; as many
-    as are held or more are fine. Other dynamics follow a training set, which a stream does not have: they refuse it.
+    Use it wherever a problem is accepted. Its `x` and `y` are `size` samples that are drawn once, by `key`. Losses,
+    kernels and everything else observed are computed on them, and estimate the population's. Training does not see
+    them, so they are a test set. `js.Descent` needs its `batch_size` and `key`, and draws `batch_size` samples at each
+    step; this may be `size` or more. Other dynamics follow a training set, which a stream does not have, and raise.
 
     Arguments:
         net: as for `js.Problem`.
-        sample: a function of a random key and a number that returns so many inputs and their targets, as `js.Problem`
-            takes them. JAX must be able to trace it. Arrays that it closes over are arrays of the problem: a sweep may
-            vary them.
-        key: of the samples that are held.
-        size: their number.
+        sample: a function of a random key and a size that returns that many inputs and their targets, as `js.Problem`
+            takes them. JAX must be able to trace it. Arrays that it closes over become arrays of the problem, which a
+            sweep may vary.
+        key: the random key of the samples that are held.
+        size: the number of samples that are held.
         test, loss, centered, state: as for `js.Problem`.
 
     Raises:
-        TypeError: sample is no function, or none that JAX can trace, or returns no pair; key is no `jax.random.key`.
-        ValueError: it returns another number of samples than asked for, or the same ones for every key; and as
+        TypeError: sample is not a function, cannot be traced or does not return a pair; key is not a `jax.random.key`.
+        ValueError: sample returns another number of samples than requested, or the same ones for every key; or as for
             `js.Problem`.
 
     Example:
@@ -90,10 +90,10 @@ def Stream(  # a noun, as `Problem` is, of which it makes one
 
 
 def fresh(problem: Problem, key: Key[Array, ""], size: int) -> tuple[Inputs, Array]:
-    """So many inputs and targets of a stream, for use within a program.
+    """`size` fresh inputs and targets of a stream, for use inside a program.
 
     Raises:
-        TypeError, ValueError: they are not such as those that the stream holds.
+        TypeError, ValueError: they do not match the samples that the stream holds.
     """
     assert problem.sampler is not None
     x, y = _require_pair(problem.sampler(key, size))
@@ -114,7 +114,7 @@ def _require_pair(found: Any) -> tuple[Any, Any]:
 
 
 def _require_size(pair: tuple[Any, Any], size: int) -> None:
-    """Raises ValueError for another number of samples."""
+    """Raises ValueError for a number of samples other than `size`."""
     shapes = [jnp.shape(leaf) for leaf in [*jax.tree.leaves(map_arrays(jnp.asarray, pair[0])), pair[1]]]
     if any(shape[:1] != (size,) for shape in shapes):
         raise ValueError(f"sample(key, {size}) must return {size} inputs and targets, got arrays of shapes {shapes}")

@@ -1,4 +1,4 @@
-"""The times at which a run is observed, as they are given."""
+"""Checks of the times at which a run is observed."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ._dynamics import AbstractDynamics, AbstractMarching, AbstractStandIn, Abst
 
 
 def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
-    """Checks times and brings them to the problem's dtype."""
+    """Checks times and casts them to the problem's dtype."""
     wrong = "ts must be a number or a sorted sequence of numbers, got"
     try:
         known = concrete(ts)
@@ -23,7 +23,7 @@ def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
         raise TypeError(f"{wrong} {describe(ts)}")
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
-    # An array of JAX stays one: inside a trace a new one would be traced.
+    # A JAX array is kept: inside a trace a new one would be traced.
     array = (ts if isinstance(ts, jax.Array) else array).astype(dtype)
     if known is None:
         return jnp.asarray(array)
@@ -38,7 +38,7 @@ def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
 
 
 def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
-    """Raises ValueError for known times that end in inf, where a dynamics would march without end."""
+    """Raises ValueError for concrete times that end in inf if the dynamics would march forever."""
     known = concrete(ts)
     if known is None or not np.isinf(known).any() or not isinstance(dynamics, AbstractMarching):
         return
@@ -46,7 +46,7 @@ def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
         return
     condition = "until=until.loss_below(...)" if isinstance(dynamics, AbstractStoppable) else ""
     if condition and isinstance(dynamics, AbstractStandIn) and not isinstance(dynamics, Undecided):
-        condition = f"flow=GradientFlow({condition})"  # users give a flow to what it stands for
+        condition = f"flow=GradientFlow({condition})"  # the user passes a flow to the choice that it stands for
     raise ValueError(
         f"ts ends in inf, which {dynamics.name} "
         + (f"reaches only with a condition to stop at: give {condition}, or" if condition else "does not reach: give")
@@ -55,7 +55,7 @@ def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
 
 
 def are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
-    """True if times that are traced pass the checks for which `read_times` and `require_end` raise."""
+    """True if traced times pass the checks for which `read_times` and `require_end` raise."""
     # Comparisons with NaN are false.
     sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
     if isinstance(dynamics, AbstractMarching) and condition_of(dynamics) is None:

@@ -31,11 +31,11 @@ class Stats(eqx.Module):
 
     Attributes:
         steps, rejected: accepted and rejected steps.
-        gradient_evaluations: of the training loss; -1 where the integrator does not tell, as of implicit ones, and for
-            `RichLimit` of deep networks.
-        kernel_evaluations: of the NTK on the training set.
-        integrators: what may have made the steps of a flow; empty otherwise.
-        way: which of these did, where the numbers of the problem decided inside a trace; else None.
+        gradient_evaluations: evaluations of the gradient of the training loss; -1 if the integrator does not count
+            them, as implicit ones do not, and for `RichLimit` of deep networks.
+        kernel_evaluations: evaluations of the NTK on the training set.
+        integrators: the names of the integrators that may have made the steps of a flow; empty otherwise.
+        way: the index of the one that did, if the numbers of the problem decided inside a trace; else None.
     """
 
     steps: Int[Array, ""]
@@ -47,9 +47,9 @@ class Stats(eqx.Module):
 
     @property
     def integrator(self) -> str | np.ndarray:
-        """The name of what made the steps of a flow, empty otherwise: for runs of `jax.vmap` their names in an array.
+        """The name of a flow's integrator, or an array of names for runs under `jax.vmap`; empty for other dynamics.
 
-        While it is traced all names that are possible, as `Tsit5 or FunctionSpace`.
+        While traced, it joins all possible names, as in `Tsit5 or FunctionSpace`.
         """
         way = 0 if len(self.integrators) < 2 else concrete(self.way)
         if way is None or not self.integrators:
@@ -68,14 +68,14 @@ class Trajectory(eqx.Module):
     """The observations of a run at each saved time, and how it ended.
 
     Attributes:
-        ts: gradient-flow times of the observations, in the shape of the `ts` given. After an event, and at t = inf, the
+        ts: gradient-flow times of the observations, in the shape of the given `ts`. After an event, and at t = inf, the
             observations are those at the event.
         observed: arrays by name, with the axes of `ts` first. NaN at times that a failed run did not reach.
-        t_end: where the run ended.
+        t_end: the time at which the run ended.
         result: how it ended.
         stats: what it cost.
-        certificate: how far it can be trusted; None for descent, stochastic flows, and closed forms but those of a
-            fixed kernel.
+        certificate: how far the run can be trusted; None for descent, stochastic flows, and closed forms other than
+            those of a fixed kernel.
         final: the `View` at the end; `final.net` is the trained network.
         labels: name, dimensions and unit of every observed array.
         dynamics: the name of the dynamics.
@@ -111,7 +111,7 @@ class Trajectory(eqx.Module):
         return sum(leaf.nbytes for leaf in jax.tree.leaves((self.observed, self.final)) if eqx.is_array(leaf))
 
     def to_xarray(self) -> "xarray.Dataset":
-        """The observations as an `xarray.Dataset` with dimension `t`, units, and the run's facts in `attrs`."""
+        """The observations as an `xarray.Dataset` with dimension `t`, units, and facts about the run in `attrs`."""
         import xarray
 
         times = np.asarray(self.ts)

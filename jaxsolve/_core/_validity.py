@@ -1,4 +1,4 @@
-"""The assumptions that a theory makes of a problem, and how far a problem is from them."""
+"""The assumptions that a theory makes about a problem, and by how much a problem violates them."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from .._checks import concrete, see
 
 
 class Assumption(eqx.Module):
-    """One assumption of a theory, and by how much a problem misses it.
+    """One assumption of a theory, and by how much a problem violates it.
 
     Arguments:
         name: what is assumed.
-        violation: its measured size; 0 holds exactly, inf means the problem is of another kind.
-        tolerance: up to where the violation counts as rounding.
+        violation: its measured size; 0 means that the assumption holds, inf that the problem is of another kind.
+        tolerance: the largest violation that counts as rounding.
         detail: what was found, in words.
         other_kind: whether the problem is of another kind, which is known without its numbers.
 
@@ -68,7 +68,7 @@ class Validity(eqx.Module):
     @property
     def applies(self) -> Bool[Array, ""]:
         """True if every assumption holds."""
-        return jnp.all(jnp.array([a.holds for a in self.assumptions], bool))  # of none, too
+        return jnp.all(jnp.array([a.holds for a in self.assumptions], bool))  # also without assumptions
 
     @property
     def exact(self) -> Bool[Array, ""]:
@@ -90,7 +90,7 @@ class Validity(eqx.Module):
         return "; ".join(lines)
 
     def refusal(self, name: str) -> "NotApplicable":
-        """The error of a theory of this name that the problem does not fit. For concrete problems only."""
+        """The error that says why the theory of this name does not apply. For concrete problems only."""
         return NotApplicable(f"{name} does not solve this problem: it needs {self.missed()}{see('not-applicable')}")
 
 

@@ -25,18 +25,18 @@ class Quantity(enum.Enum):
 
 
 class View(eqx.Module):
-    """A problem at one time: whatever the dynamics knows of it, and whatever follows from that.
+    """A problem at one time: what the dynamics provides, and what follows from that.
 
     Arguments:
         problem: the problem.
         t: gradient-flow time.
         params: the parameters, if the dynamics moves them.
-        given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
-        given_initial_kernel: the kernel that a dynamics starts from, where it is not that of the problem's network.
-        from_zero: whether it starts from f = 0, whatever the outputs of the problem's network.
-        given_observations: observables that it knows more directly, by their names.
-        certificate: how far a closed form can be trusted at this time; None where it has none to give.
-        optimizer_state: the state of the optimizer that moves the parameters, where it is kept.
+        given_outputs, given_test_outputs, given_kernel: what the dynamics provides directly instead of through params.
+        given_initial_kernel: the kernel that the dynamics starts from, if not that of the problem's network.
+        from_zero: whether the dynamics starts from f = 0, whatever the outputs of the problem's network.
+        given_observations: observables that the dynamics provides directly, by name.
+        certificate: how far a closed form can be trusted at this time; None if the dynamics does not say.
+        optimizer_state: the state of the optimizer that moves the parameters, if it is kept.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -91,7 +91,7 @@ class View(eqx.Module):
 
     @property
     def initial_kernel(self) -> Float[Array, "n out n out"] | Float[Array, "n n"]:
-        """The same at the start."""
+        """The eta-weighted NTK on the training set at the start."""
         known = self.given_initial_kernel
         return self.problem.kernel(self.problem.params, self.problem.x) if known is None else known
 
@@ -103,7 +103,7 @@ class View(eqx.Module):
         return self.problem.loss.value(self.given_outputs, self.problem.y)
 
     def given(self, name: str) -> Array | None:
-        """The observable of this name, where the dynamics knows it more directly than through params."""
+        """The observable of this name if the dynamics provides it directly, else None."""
         return None if self.given_observations is None else self.given_observations.get(name)
 
     def _known_params(self, wanted: str) -> PyTree:
