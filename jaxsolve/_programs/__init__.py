@@ -1,4 +1,4 @@
-"""Programs as JAX traces them: one reader, and what several rooms ask of it."""
+"""Programs as JAX traces them: a reader, and the questions that several packages ask of it."""
 
 from ._both_ways import (
     both_ways as both_ways,

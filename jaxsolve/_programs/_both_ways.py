@@ -1,4 +1,4 @@
-"""Networks with a backward rule of their own (`jax.custom_vjp`), of which JAX knows no derivative in forward mode."""
+"""Forward-mode derivatives of networks with a custom backward rule (`jax.custom_vjp`), which JAX does not provide."""
 
 import contextlib
 import enum
@@ -22,14 +22,14 @@ _NO_FORWARD = (
 
 
 def shape_and_rule(net: Callable[[Any], Any], x: Any) -> tuple[Any, bool]:
-    """The output of a network in shapes, and whether it has a backward rule of its own somewhere."""
+    """The shapes of a network's output, and whether the network has a custom backward rule anywhere."""
     closed, shapes, static = eqx.filter_make_jaxpr(_call)(net, x)
     return eqx.combine(shapes, static), bool(_own_rules(closed))
 
 
 @contextlib.contextmanager
 def forward_mode(instead: str = "") -> Iterator[None]:
-    """Says of functions without derivatives in forward mode what to do, or to take instead."""
+    """Raises a TypeError that says what to do where a function has no forward-mode derivatives."""
     try:
         yield
     except TypeError as error:
@@ -40,10 +40,10 @@ def forward_mode(instead: str = "") -> Iterator[None]:
 
 
 def both_ways(net: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A network with a derivative in forward mode as well, by its arrays and its input.
+    """A network with forward-mode derivatives too, with respect to its arrays and its input.
 
-    It stays as it is where one of its rules is not linear in what it pulls back, as one that clips gradients: there is
-    no such derivative, which JAX says where it is asked for.
+    It is unchanged if one of its rules is not linear in the cotangent, such as one that clips gradients. Such a rule
+    has no forward-mode derivative, and JAX raises when one is requested.
     """
 
     def call(x: Any) -> Any:
@@ -65,12 +65,12 @@ def _forward(primals: Any, tangents: Any) -> tuple[Any, Any]:
     """The derivative along the tangents: the pull-back is linear, and its transpose pushes forward."""
     moving, fixed = eqx.partition(primals, jax.tree.map(lambda t: t is not None, tangents, is_leaf=lambda t: t is None))
     found, pull = jax.vjp(lambda moving: _call(*eqx.combine(moving, fixed)), moving)
-    # J v = (J^T)^T v: forward mode is the transpose of the pull-back, where that is linear.
+    # J v = (J^T)^T v: forward mode is the transpose of the pull-back, if that is linear.
     (change,) = jax.linear_transpose(pull, found)((tangents,))
     return found, change
 
 
-# --- which rules are linear: JAX transposes some that are not, and then what it gives is wrong
+# --- which rules are linear: JAX also transposes some that are not, with a wrong result
 
 
 def _own_rules(program: ClosedJaxpr) -> list[Any]:
@@ -78,14 +78,14 @@ def _own_rules(program: ClosedJaxpr) -> list[Any]:
 
 
 class _Dependence(enum.Enum):
-    """The ways in which a value may depend on what is pulled back."""
+    """The ways in which a value may depend on the cotangent."""
 
     ZERO = enum.auto()
     LINEAR = enum.auto()
     OTHER = enum.auto()  # not at all, or not known to be linear
 
 
-# Operations that are linear in some operands together, and which these are; and those linear in either of two.
+# Operations that are jointly linear in some operands, with those operands; and operations linear in either of two.
 _ONE = ("neg", "reshape", "transpose", "broadcast_in_dim", "reduce_sum", "cumsum", "slice", "dynamic_slice", "squeeze")
 _ONE += ("expand_dims", "rev", "copy", "convert_element_type", "gather", "div", "real", "imag", "reduce_precision")
 _TOGETHER = {
@@ -93,7 +93,7 @@ _TOGETHER = {
     **dict.fromkeys(("add", "add_any", "sub", "concatenate", "pad"), slice(None)),
     "select_n": slice(1, None),
     "dynamic_update_slice": slice(2),
-    # Operand and updates; indices stand between them.
+    # Operand and updates, with the indices between them.
     "scatter": slice(0, 3, 2),
     "scatter-add": slice(0, 3, 2),
 }
@@ -101,11 +101,11 @@ _EITHER = ("mul", "dot_general", "conv_general_dilated")
 
 
 def _is_linear(rule: Any) -> bool:
-    """Says of a rule whether what it pulls back is known to be linear."""
+    """True if a rule is known to be linear in the cotangent."""
     shaped = lambda atoms: [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
     given, back, call = shaped(rule.invars), shaped(rule.outvars), rebound(rule)
     inexact = [i for i, value in enumerate(given) if jnp.issubdtype(value.dtype, jnp.inexact)]
-    moving = [i for i in inexact if i >= rule.params.get("num_consts", 0)]  # arrays it closes over come first
+    moving = [i for i in inexact if i >= rule.params.get("num_consts", 0)]  # arrays that it closes over come first
 
     def pulled(given: list[Any], back: list[Any]) -> Any:
         def of_moving(values: list[Any]) -> list[Any]:
@@ -115,7 +115,7 @@ def _is_linear(rule: Any) -> bool:
         return jax.vjp(of_moving, [given[i] for i in moving])[1](back)
 
     program = jax.make_jaxpr(pulled)(given, back)
-    # Calls alone are entered: a loop or a branch is in no table, so that what it returns counts as OTHER.
+    # Only calls are entered. Loops and branches are in no table, so their results count as OTHER.
     rules = Rules(_constant, _dependences, enters=lambda eqn, _: called(eqn) is not None)
     found = read(program, [_Dependence.OTHER] * len(given) + [_Dependence.LINEAR] * len(back), rules)
     return _Dependence.OTHER not in found
@@ -132,7 +132,7 @@ def _dependences(eqn: Any, inputs: list[_Dependence]) -> Sequence[_Dependence]:
 def _dependence(eqn: Any, inputs: list[_Dependence]) -> _Dependence:
     name, linear = eqn.primitive.name, inputs.count(_Dependence.LINEAR)
     if not all(jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in eqn.outvars):
-        return _Dependence.OTHER  # a number that is rounded, or the sign of one
+        return _Dependence.OTHER  # a rounded number or a sign
     if name in _EITHER:
         return _Dependence.LINEAR if linear == 1 else _Dependence.OTHER
     together = inputs[_TOGETHER[name]] if name in _TOGETHER else [_Dependence.OTHER]

@@ -15,7 +15,7 @@ from .._checks import attempt
 def flop(function: Callable[[Any], Any], problem: PyTree) -> float:
     """The floating-point operations that XLA counts in a function of a problem; NaN if it does not say.
 
-    Shapes are enough: the problem may be traced, or hold nothing else.
+    Shapes are enough: the problem may be traced, or hold shapes only.
     """
     sized = lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
     arrays, static = eqx.partition(problem, sized)
@@ -28,13 +28,13 @@ def flop(function: Callable[[Any], Any], problem: PyTree) -> float:
             return counted()
 
     cost, error = attempt(on_cpu)
-    if error is not None:  # no CPU, or a kernel that is written for the accelerator; what is wrong anywhere fails again
+    if error is not None:  # no CPU, or a kernel written for the accelerator; any other error is raised again here
         cost = counted()
     return float(cost["flops"]) if isinstance(cost, dict) and "flops" in cost else np.nan
 
 
 def _on_cpu() -> contextlib.AbstractContextManager[Any]:
-    """Lowers for the CPU: accelerators do not count what they compute."""
+    """Lowers for the CPU, since accelerators do not count operations."""
     if jax.default_backend() == "cpu":
         return contextlib.nullcontext()
     return jax.default_device(jax.local_devices(backend="cpu")[0])

@@ -1,4 +1,4 @@
-"""The one reader of programs: follows a value for every variable, through calls, branches and loops."""
+"""The reader of programs: abstract interpretation through calls, branches and loops."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,29 +14,29 @@ _LOOPS_AND_BRANCHES = ("cond", "scan", "while")
 
 
 def runs_a_program(eqn: Any, inputs: Sequence[Any]) -> bool:
-    """Says of a call, a branch or a loop that it can be entered, whatever the values of its inputs."""
+    """True for a call, a branch or a loop: these can be entered, whatever the values of their inputs."""
     del inputs
     return eqn.primitive.name in _LOOPS_AND_BRANCHES or called(eqn) is not None
 
 
 def _not_decided(value: Any, by: Any) -> Any:
-    """The value as it is: nothing is said by what chose it."""
+    """The value itself, ignoring the number that selected it."""
     del by
     return value
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules[Value]:
-    """A value to follow through a program, by what the operations make of it.
+    """The rules by which the operations of a program map abstract values of their inputs to those of their outputs.
 
     Attributes:
         constant: the value of a number or an array that the program holds.
-        apply: the values of what an operation returns, from the operation and the values of its inputs.
-        enters: says, of an operation and the values of its inputs, to read the program that it runs; no `apply` then.
-        join: the value of what is one of two: the results of two branches, or what a loop carries before and after a
-            step. A loop is read until its values stay the same, so there may be only so many values. None for rules
-            that enter calls alone.
-        decided: the value of a result, given that of the number which chose its branch or ended its loop.
+        apply: the values of an operation's outputs, from the operation and the values of its inputs.
+        enters: whether to read the program of an operation, given the values of its inputs, instead of calling `apply`.
+        join: the value that covers two: the results of two branches, or what a loop carries before and after a step. A
+            loop is read until its values no longer change, so a value may grow only finitely often. None for rules that
+            enter only calls.
+        decided: the value of a result, given also the value of the number that chose its branch or ended its loop.
     """
 
     constant: Callable[[Any], Value]
@@ -47,7 +47,7 @@ class Rules[Value]:
 
 
 def read[Value](program: ClosedJaxpr, inputs: Sequence[Value], rules: Rules[Value]) -> list[Value]:
-    """The values of a program's outputs, from those of its inputs."""
+    """The values of a program's outputs, from the values of its inputs."""
     jaxpr = program.jaxpr
     known = dict(zip(jaxpr.invars, inputs, strict=True))
     known |= dict(zip(jaxpr.constvars, map(rules.constant, program.consts), strict=True))
@@ -55,7 +55,7 @@ def read[Value](program: ClosedJaxpr, inputs: Sequence[Value], rules: Rules[Valu
     def of(atom: Any) -> Value:
         if not isinstance(atom, Literal):
             return known[atom]
-        aval: Any = atom.aval  # that of an array, though its type does not say so
+        aval: Any = atom.aval  # has a dtype, though its declared type does not say so
         return rules.constant(np.asarray(atom.val, aval.dtype))
 
     for eqn in jaxpr.eqns:
@@ -97,21 +97,21 @@ def _while[Value](eqn: Any, inputs: list[Value], rules: Rules[Value]) -> list[Va
     asked, fixed = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     of_condition, of_body, carry = inputs[:asked], inputs[asked : asked + fixed], inputs[asked + fixed :]
     step = lambda carry: read(eqn.params["body_jaxpr"], [*of_body, *carry], rules)
-    carry, _ = _settled(step, carry, rules)  # it may end before its first step, so that what it carries is returned
+    carry, _ = _settled(step, carry, rules)  # it may end before its first step, and return the initial carry
     (goes_on,) = read(eqn.params["cond_jaxpr"], [*of_condition, *carry], rules)
     return [rules.decided(value, goes_on) for value in carry]
 
 
 def _joined[Value](rules: Rules[Value], one: list[Value], two: list[Value]) -> list[Value]:
-    assert rules.join is not None  # rules without it enter no branches and loops
+    assert rules.join is not None  # rules without it enter neither branches nor loops
     return list(map(rules.join, one, two))
 
 
 def _settled[Value](
     step: Callable[[list[Value]], list[Value]], carry: list[Value], rules: Rules[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """The values that a loop carries after any number of its steps, and those of what such a step returns."""
-    # A fixed point, as in abstract interpretation: each round joins in what one more step may make of the values.
+    """The values that a loop carries after any number of steps, and the values that a step then returns."""
+    # A fixed point, as in abstract interpretation: each round joins in the values after one more step.
     while True:
         found = step(carry)
         wider = _joined(rules, carry, found)  # what a scan stacks comes after what it carries
@@ -121,7 +121,7 @@ def _settled[Value](
 
 
 def depends_on_inputs(program: ClosedJaxpr, inputs: Sequence[bool] | None = None) -> list[bool]:
-    """Says of each output whether it depends on one of these inputs, on any if None."""
+    """For each output, whether it depends on one of these inputs, or on any input if None."""
     given = [True] * len(program.jaxpr.invars) if inputs is None else inputs
     either = lambda one, two: one or two
     rules = Rules[bool](

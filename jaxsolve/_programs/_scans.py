@@ -1,4 +1,4 @@
-"""Scans written out, one step after the other, for what is followed through a program."""
+"""Scans unrolled for `read`, one step after another."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +14,14 @@ def write_out[Value](
     row: Callable[[Value, int], Value],
     stack: Callable[[list[Value], Any], Value],
 ) -> list[Value]:
-    """The values of what a scan returns, each of its steps read by itself.
+    """The values of a scan's outputs, with each of its steps read separately.
 
     Arguments:
         eqn: the scan.
-        inputs: the values of what it is given.
-        rules: those of the steps.
-        row: the value of a row of what is scanned over.
-        stack: the value of what a scan stacks, from those of its rows, of which there may be none, and its shape.
+        inputs: the values of its inputs.
+        rules: the rules for reading a step.
+        row: the value of one row of an input that is scanned over.
+        stack: the value of a stacked output, from the values of its rows, possibly none, and its shape.
     """
     length, (fixed, carried) = eqn.params["length"], scan_counts(eqn)
     constants, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]

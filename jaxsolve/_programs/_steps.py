@@ -1,4 +1,4 @@
-"""A program as a flat list of steps, to be looked through in both directions and to be run in parts."""
+"""A program as a flat list of steps, which can be searched in both directions and run in parts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from ._equations import rebound
 
 
 class Step(NamedTuple):
-    """One operation: reads values from slots, and writes others."""
+    """One operation, which reads some slots and writes others."""
 
     name: str
     params: dict[str, Any]
@@ -21,14 +21,14 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """A list of steps that is being written.
+    """A list of steps under construction.
 
-    Its methods are rules for `read`, where the value of a variable is its slot.
+    Its methods are rules for `read`; the value of a variable is its slot.
 
     Attributes:
-        steps: in the order in which they run.
-        values: what is known beforehand, by slot.
-        shapes: of every slot.
+        steps: the steps, in the order in which they run.
+        values: the constants, by slot.
+        shapes: the shape and dtype of each slot.
     """
 
     steps: list[Step] = dataclasses.field(default_factory=list)
@@ -41,20 +41,20 @@ class Steps:
         return len(self.shapes) - 1
 
     def constant(self, value: Any) -> int:
-        """The slot of a value that is known."""
+        """The slot of a constant."""
         slot = self.slot(jax.typeof(value))
         self.values[slot] = value
         return slot
 
     def apply(self, eqn: Any, inputs: Sequence[int]) -> tuple[int, ...]:
-        """The slots of what an equation returns, which becomes a step."""
+        """Adds an equation as a step, and returns the slots of its outputs."""
         shapes = [var.aval for var in eqn.outvars]
         return self.add(eqn.primitive.name, eqn.params, inputs, shapes, rebound(eqn)).outputs
 
     def add(
         self, name: str, params: dict[str, Any], inputs: Sequence[int], shapes: Sequence[Any], call: Callable[..., Any]
     ) -> Step:
-        """The step that calls a function, which is added to the list."""
+        """Adds a step that calls a function, and returns the step."""
         step = Step(name, params, tuple(inputs), tuple(map(self.slot, shapes)), call)
         self.steps.append(step)
         return step

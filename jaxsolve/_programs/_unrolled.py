@@ -1,4 +1,4 @@
-"""Functions whose scans are written out, for readers that know no loops."""
+"""Functions with their scans unrolled, for readers without rules for loops."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from ._read import read, Rules
 from ._scans import write_out
 
 
-LONGEST = 64  # steps of a scan that are written out: programs grow with them
+LONGEST = 64  # the longest scan to unroll, in steps: each step enlarges the program
 
 
 def unrolled(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of arrays, its scans of up to 64 steps written out one step after the other."""
+    """The same function of arrays, with scans of up to 64 steps unrolled."""
 
     def call(*arguments: Any) -> Any:
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*arguments)
@@ -27,7 +27,7 @@ def unrolled(f: Callable[..., Any]) -> Callable[..., Any]:
             return write_out(eqn, inputs, rules, _row, _stack)
         return rebound(eqn)(*inputs)
 
-    # JAX has a derivative for what calls hold as well: nobody asks for it here.
+    # Entering a call drops its custom derivative rule, which is not needed here.
     rules = Rules[Any](constant=lambda value: value, apply=apply, enters=lambda eqn, _: called(eqn) is not None)
     return call
 
