@@ -1,4 +1,4 @@
-"""Functions that do not overflow or cancel, and what a process does while numbers are computed."""
+"""Functions that neither overflow nor cancel, and the settings and memory of the process that computes."""
 
 from ._known_answers import (
     ADVICE as ADVICE,

@@ -1,4 +1,4 @@
-"""Small programs whose answers are known: they tell whether the compiler that is installed computes right numbers."""
+"""Small programs with known answers, which show whether the installed compiler computes correctly."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ import jaxlib.version
 import numpy as np
 
 
-# Versions of jaxlib that pyproject.toml excludes, and why. Each was wrong where others were right.
+# Versions of jaxlib that pyproject.toml excludes, and why. Each fails where other versions do not.
 WRONG_VERSIONS = {
     "0.10.0": "it ends the process in programs of attention (jax-ml/jax#39264)",
     "0.10.1": "it ends the process in programs of attention (jax-ml/jax#39264)",
@@ -28,9 +28,9 @@ class KnownAnswer(NamedTuple):
     """The distance of a compiled program from its known answer.
 
     Attributes:
-        program, dtype: which.
-        error: the norm of the difference over that of the answer.
-        bound: up to where it is rounding.
+        program, dtype: the name of the program, and the dtype it ran in.
+        error: the norm of the difference, relative to the norm of the answer.
+        bound: the largest error that rounding explains.
     """
 
     program: str
@@ -40,12 +40,12 @@ class KnownAnswer(NamedTuple):
 
     @property
     def missed(self) -> bool:
-        """True if the answer is wrong; NaN is."""
+        """True if the answer is wrong, or NaN."""
         return not self.error <= self.bound
 
 
 def known_answers() -> list[KnownAnswer]:
-    """Runs every program in float32 and in float64, each as those who compute in it have JAX: about two seconds."""
+    """Runs every program in float32 and float64, each with JAX's usual settings for it; takes about two seconds."""
     found = []
     for dtype, bound in (("float32", 1e-5), ("float64", 1e-13)):
         with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
@@ -58,10 +58,10 @@ def known_answers() -> list[KnownAnswer]:
 
 @functools.cache
 def warn_of_wrong_version() -> None:
-    """Warns, once in a process, where the installed jaxlib is known to compute wrong numbers."""
+    """Warns, once per process, if the installed jaxlib is known to compute wrong numbers."""
     version = jaxlib.version.__version__
     if reason := WRONG_VERSIONS.get(version):
-        import equinox  # whose code makes a Problem; the programs here go without
+        import equinox  # constructs a Problem, so the warning skips it; the programs here do not need it
 
         warnings.warn(
             f"jaxlib {version} is not to be trusted: {reason}; {ADVICE}",
@@ -73,9 +73,9 @@ Answer = tuple[Any, np.ndarray]
 
 
 def _jacobian_of_layer_norm(draw: np.random.Generator, dtype: Any) -> Answer:
-    """The Jacobian of rows that are normalized and read out; the rows do not mix."""
+    """The Jacobian of rows that are normalized and then read out by a matrix; rows do not mix."""
     x, weight = 0.03 * draw.normal(size=(8, 64)), 0.02 * draw.normal(size=(100, 64))
-    # Rounded to the dtype first: the answer is then that of the very numbers that the program is given.
+    # Rounded to the dtype first, so that the answer is for exactly the numbers that the program gets.
     x, weight = (np.asarray(array.astype(dtype), np.float64) for array in (x, weight))
 
     def outputs(x):
@@ -85,7 +85,7 @@ def _jacobian_of_layer_norm(draw: np.random.Generator, dtype: Any) -> Answer:
 
     scale = 1 / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     unit = (x - x.mean(-1, keepdims=True)) * scale
-    # (x - mean) s with s = 1/sqrt(var + eps) has the Jacobian s (1 - 1 1^T/d - u u^T/d), u being the result.
+    # (x - mean) s with s = 1/sqrt(var + eps) has the Jacobian s (1 - 1 1^T/d - u u^T/d), where u is the result.
     inner = np.eye(64) - 1 / 64 - unit[:, :, None] * unit[:, None, :] / 64
     wanted = np.zeros((8, 100, 8, 64))
     for row in range(8):
@@ -102,7 +102,7 @@ def _products_of_matrix_and_vectors(draw: np.random.Generator, dtype: Any) -> An
 
 
 def _kernel_of_a_network(draw: np.random.Generator, dtype: Any) -> Answer:
-    """The tangent kernel of a layer of tanh, by Jacobians of single samples."""
+    """The tangent kernel of a network with one tanh layer, from Jacobians of single samples."""
     first, last, x = draw.normal(size=(40, 7)), draw.normal(size=40), draw.normal(size=(33, 7))
     first, last, x = (np.asarray(array.astype(dtype), np.float64) for array in (first, last, x))
     output = lambda parts, x: parts[1] @ jnp.tanh(parts[0] @ x)
@@ -119,7 +119,7 @@ def _kernel_of_a_network(draw: np.random.Generator, dtype: Any) -> Answer:
 
 
 def _gradient_of_a_convolution(draw: np.random.Generator, dtype: Any) -> Answer:
-    """The gradient of half the sum of a convolution's squared outputs, by the filter."""
+    """The gradient of half the sum of a convolution's squared outputs with respect to the filter."""
     image, filters = draw.normal(size=(5, 3, 9, 9)), draw.normal(size=(4, 3, 3, 3))
     image, filters = (np.asarray(array.astype(dtype), np.float64) for array in (image, filters))
     convolve = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "VALID")
@@ -131,9 +131,9 @@ def _gradient_of_a_convolution(draw: np.random.Generator, dtype: Any) -> Answer:
 
 
 def _gradient_of_a_scan(draw: np.random.Generator, dtype: Any) -> Answer:
-    """The gradient of a gated recurrent cell with biases on four samples, by the matrix that meets the inputs.
+    """The gradient of a gated recurrent cell with biases on four samples, with respect to the input matrix.
 
-    The answer is exact to rounding: for functions without kinks f(w + ih) = f(w) + ihf'(w).
+    The answer is exact to rounding: for smooth functions f(w + ih) = f(w) + ihf'(w).
     """
     arrays = [draw.normal(size=shape) / 2 for shape in ((15, 2), (15, 5), (15,), (5,), (4, 3, 2))]
     arrays = [np.asarray(array.astype(dtype), np.float64) for array in arrays]
@@ -150,7 +150,7 @@ def _gradient_of_a_scan(draw: np.random.Generator, dtype: Any) -> Answer:
         ends = jax.vmap(lambda sample: jax.lax.scan(follow, jnp.zeros(5, dtype), sample)[0])(inputs)
         return jnp.sum(ends.sum(1) ** 2)
 
-    # The complex step: no difference is formed, so nothing cancels however small h is.
+    # The complex step: no difference is formed, so nothing cancels, however small h is.
     def slope(aside):
         follow = lambda state, x: step(np, state, x, arrays[0] + 1e-30j * aside, *arrays[1:4])
         ends = [functools.reduce(follow, sample, np.zeros(5)) for sample in arrays[4]]
@@ -161,7 +161,7 @@ def _gradient_of_a_scan(draw: np.random.Generator, dtype: Any) -> Answer:
 
 
 def _gradient_of_cross_entropy(draw: np.random.Generator, dtype: Any) -> Answer:
-    """A reduction over classes and one over many samples."""
+    """The gradient of the cross-entropy, which reduces over classes and over many samples."""
     logits, labels = draw.normal(size=(3000, 11)), draw.integers(11, size=3000)
     logits = np.asarray(logits.astype(dtype), np.float64)
     loss = lambda f: jnp.sum(jax.nn.logsumexp(f, axis=1) - f[jnp.arange(3000), labels])
@@ -179,7 +179,7 @@ _PROGRAMS: tuple[Callable[[np.random.Generator, Any], Answer], ...] = (
 )
 
 
-if __name__ == "__main__":  # without the library's dependencies, for `.ci/run known-wrong`
+if __name__ == "__main__":  # runs without the library's dependencies, for `.ci/run known-wrong`
     answers = known_answers()
     for one in answers:
         print(f"{'MISSED' if one.missed else 'met':6} {one.program} {one.dtype}: off by {one.error:.1e}")  # noqa: T201

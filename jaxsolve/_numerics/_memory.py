@@ -1,4 +1,4 @@
-"""The memory of the device: asked for before arrays are made, and reported where it did not suffice."""
+"""The memory of the device: checked before large arrays are made, and reported when it runs out."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ def free_memory() -> int | None:
 
 
 def readable(size: int, form: str = ".3g") -> str:
-    """A number of bytes, in the largest unit of which there is one."""
+    """A number of bytes, in the largest unit that it fills."""
     unit = min(max(len(str(size)) - 1, 0) // 3, 4)
     return f"{size / 1000**unit:{form if unit else 'g'}} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
 
 def free_on_host() -> int | None:
     """The free memory of this machine, in bytes; None if it does not say."""
-    # MemAvailable counts the caches that Linux gives back when needed; sysconf, for other systems, does not.
+    # MemAvailable includes caches that Linux frees on demand; sysconf, used on other systems, does not.
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -38,13 +38,13 @@ def free_on_host() -> int | None:
         return None
 
 
-LARGE = 100_000_000  # bytes: what is smaller need not be asked for
+LARGE = 100_000_000  # bytes; smaller arrays are not checked
 
 
 def require_room(needed: int, what: str, key: Any, *, advice: str = "make it smaller") -> None:
-    """Raises MemoryError for arrays of more bytes than are free, unless they are traced, as their key then is.
+    """Raises MemoryError for arrays of more bytes than are free, unless they are traced, which their key shows.
 
-    JAX itself goes on without the array, and ends the process when NumPy reads it.
+    JAX itself would continue without the array, and crash the process when NumPy reads it.
     """
     if needed < LARGE or isinstance(key, Tracer):
         return
@@ -54,7 +54,7 @@ def require_room(needed: int, what: str, key: Any, *, advice: str = "make it sma
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """True if JAX has refused an array for want of memory."""
+    """True if JAX has refused an array for lack of memory."""
     return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""Modules in compiled functions: as what loops carry, and with methods that `jax.jit` takes."""
+"""Modules in compiled functions: carried by loops, and with methods that `jax.jit` accepts."""
 
 import functools
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Method = TypeVar("Method", bound=Callable)
 
 
 class _Hashable:
-    """A method that `jax.jit` takes: bound, it is a pytree like those of Equinox, but hashed by identity."""
+    """A method that `jax.jit` accepts: bound, it is a pytree as in Equinox, but hashed by identity."""
 
     def __init__(self, function: Callable):
         self.function = function
@@ -37,10 +37,10 @@ class _Hashable:
         return self.function(instance, *args, **options)
 
     def __get__(self, instance: Any, owner: Any = None) -> Callable:
-        # A bound method of Equinox is hashed by what it is bound to: arrays have no hash, and `jax.jit` asks for one.
+        # Equinox hashes a bound method by its instance, whose arrays have no hash, and `jax.jit` needs one.
         return self.function if instance is None else jax.tree_util.Partial(self.function, instance)
 
 
 def hashable(method: Method) -> Method:
-    """Makes a method one that `jax.jit` takes."""
+    """Makes a method acceptable to `jax.jit`."""
     return cast(Method, _Hashable(method))

@@ -1,4 +1,4 @@
-r"""Decay and what it leaves behind: the functions $\varphi_k$ of exponential integrators.
+r"""Exponential decay and its integrals: the functions $\varphi_k$ of exponential integrators.
 
 $\varphi_0(z) = e^z$ and $\varphi_{k+1}(z) = (\varphi_k(z) - 1/k!)/z$, so that $\varphi_k(0) = 1/k!$ (Hochbruck &
 Ostermann 2010, "Exponential integrators", eq. 2.11).
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
-_NEAR = 2.0  # below, the recursion would cancel
+_NEAR = 2.0  # below this |z| the recursion would cancel
 _TERMS = 25  # 2^25/25! is below the rounding of float64
 
 
@@ -20,7 +20,7 @@ def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     if k == 0:
         return jnp.exp(z)
     near = jnp.abs(z) < _NEAR
-    # Each way gets numbers that suit it: jnp.where differentiates both, and a NaN in either spoils the derivative.
+    # Each branch gets safe arguments: jnp.where differentiates both, and a NaN in either spoils the derivative.
     small, large = jnp.where(near, z, 0), jnp.where(near, -_NEAR, z)
     far = jnp.expm1(large) / large
     for j in range(1, k):
@@ -28,8 +28,8 @@ def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     grows = small > 0
     x = jnp.where(grows, small, -small)
     powers = _powers(x)
-    # phi_k(z) = M(1, k + 1, z)/k! = e^z M(k, k + 1, -z)/k!, M Kummer's function.
-    # The Taylor series, and for z < 0 Kummer's transformation of it: no term of either is negative.
+    # phi_k(z) = M(1, k + 1, z)/k! = e^z M(k, k + 1, -z)/k!, where M is Kummer's function. The Taylor series, and for z
+    # < 0 Kummer's transformation of it: no term of either is negative.
     taylor = [1 / math.factorial(j + k) for j in range(_TERMS)]
     kummer = [1 / (math.factorial(k - 1) * math.factorial(j) * (k + j)) for j in range(_TERMS)]
     series = jnp.where(grows, _sum(powers, taylor), jnp.exp(-x) * _sum(powers, kummer))
@@ -37,7 +37,7 @@ def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def _powers(x: Float[Array, "*shape"]) -> Float[Array, "*shape terms"]:
-    """x^0, x^1, ... by repeated squaring: a program of a tenth of the operations of Horner's rule, term by term."""
+    """x^0, x^1, ... by repeated squaring: a tenth of the operations in the program of Horner's rule, term by term."""
     square, powers = x[..., None], jnp.ones_like(x)[..., None]
     while powers.shape[-1] < _TERMS:
         powers, square = jnp.concatenate([powers, powers * square], axis=-1), square * square
@@ -50,7 +50,7 @@ def _sum(powers: Float[Array, "*shape terms"], coefficients: list[float]) -> Flo
 
 
 def finite_product(rate: Array, t: Array) -> Array:
-    """rate t for a finite rate >= 0, with t = inf brought down to where all decay that the dtype can tell is over."""
+    """rate t for a finite rate >= 0, with t capped where all decay that the dtype can resolve is over."""
     last = float(jnp.finfo(rate.dtype).max) ** 0.5
     divisor = jnp.where(rate == 0, 1, rate)
     over = t > last / divisor
@@ -60,10 +60,10 @@ def finite_product(rate: Array, t: Array) -> Array:
 def integrated_decay(rate: Array, t: Array) -> Array:
     """The integral t phi_1(-rate t) of exp(-rate s) over s from 0 to t, for rate >= 0 and t in [0, inf].
 
-    t where the rate is 0, 1/rate at t = inf.
+    It is t where the rate is 0, and 1/rate at t = inf.
     """
     x = finite_product(rate, t)
     near = x < _NEAR
-    # t and not x/rate: at a rate of 0 the integral is t.
+    # t rather than x/rate: at a rate of 0 the integral is t.
     early = jnp.where(near, t, 0) * phi(1, -jnp.where(near, x, 0))
     return jnp.where(near, early, -jnp.expm1(-jnp.where(near, _NEAR, x)) / jnp.where(near, 1, rate))

@@ -1,4 +1,4 @@
-"""Functions whose limits are right, and whose derivatives there are finite."""
+"""Functions with correct limits and finite derivatives there."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, PyTree
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
     """True if all numbers in a tree are finite."""
-    # Zero times a number is zero where that is finite, else NaN: a sum is faster than a reduction of truths.
+    # 0 times a number is 0 if the number is finite, else NaN; a sum is faster than a reduction of booleans.
     return jnp.all(jnp.stack([jnp.isfinite(jnp.sum(0 * leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
@@ -18,7 +18,7 @@ def safe_product(zero: Array, infinite: Array) -> Array:
 
 
 def kept_product(zero: Array, infinite: Array) -> Array:
-    """A product like `safe_product`, but beside a finite factor a zero keeps its derivative."""
+    """A product like `safe_product`, in which a zero times a finite factor keeps its derivative."""
     endless = jnp.isinf(infinite)
     return jnp.where(endless, safe_product(zero, infinite), zero * jnp.where(endless, 0, infinite))
 
@@ -28,12 +28,12 @@ def nonzero(value: Array) -> Array:
 
 
 def magnitude(value: Array) -> Array:
-    """|value|, with the derivative of its upper side at 0: for a branch `value >= 0` that is smooth there."""
+    """|value|, with derivative 1 at 0, for a branch `value >= 0` that is smooth there."""
     return jnp.where(value >= 0, value, -value)
 
 
 def squares_over(vector: Array, weights: Array) -> Array:
-    """The sum of vector^2 / weights, over the weights > 0."""
+    """The sum of vector^2 / weights over the entries with weights > 0."""
     return jnp.sum(jnp.where(weights > 0, vector**2 / nonzero(weights), 0))
 
 
@@ -43,9 +43,9 @@ def safe_sqrt(value: Array) -> Array:
 
 
 def scaled(array: Array) -> tuple[Array, Array]:
-    """An array divided by its largest entry, and that entry: its squares then neither overflow nor vanish."""
+    """An array divided by its largest magnitude, and that magnitude: squares then neither overflow nor vanish."""
     largest = jnp.max(jnp.abs(array))
-    # A constant to derivatives: whatever it is, it is multiplied in again or cancels.
+    # Constant under differentiation: callers multiply it back in, or it cancels.
     size = jax.lax.stop_gradient(nonzero(jnp.where(jnp.isinf(largest), 1, largest)))
     return array / size, size
 
@@ -63,7 +63,7 @@ def unit(array: Array) -> Array:
 
 
 def safe_hypot(one: Array, two: Array) -> Array:
-    """sqrt(one^2 + two^2) without overflow, with derivative 0 at 0; inf where one of them is."""
+    """sqrt(one^2 + two^2) without overflow, with derivative 0 at 0; inf if either is infinite."""
     large = jnp.maximum(jnp.abs(one), jnp.abs(two))
     infinite = jnp.isinf(large)
     scale = jax.lax.stop_gradient(nonzero(jnp.where(infinite, 1, large)))

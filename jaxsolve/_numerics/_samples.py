@@ -1,4 +1,4 @@
-"""Inputs of a network, samples first: an array, or a tree of arrays, such as a dict, where a network takes several."""
+"""Inputs of a network, samples first: an array, or a tree such as a dict if the network takes several arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Inputs = PyTree[Shaped[Array, "..."]]
 
 
 def is_tree(x: Any) -> bool:
-    """True for several arrays, as in a dict or a tuple; false for one, and for lists and tuples of numbers."""
+    """True for several arrays, as in a dict or a tuple; False for one array, and for lists and tuples of numbers."""
     if isinstance(x, list) or jax.tree_util.all_leaves([x]):
         return False
     leaves = jax.tree.leaves(x)
@@ -19,7 +19,7 @@ def is_tree(x: Any) -> bool:
 
 
 def map_arrays(f: Callable[[Any], Any], x: Any) -> Any:
-    """f of what is given as one array, or of each of several."""
+    """Applies f to one array, or to each of several."""
     return jax.tree.map(f, x) if is_tree(x) else f(x)
 
 
@@ -34,7 +34,7 @@ def one_of(x: Inputs) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def in_words(sample: PyTree[jax.ShapeDtypeStruct]) -> str:
-    """Shape and dtype of a sample, for messages."""
+    """The shape and dtype of a sample, for messages."""
     if isinstance(sample, jax.ShapeDtypeStruct):
         return f"of shape {sample.shape} and dtype {sample.dtype}"
     named = jax.tree_util.tree_leaves_with_path(sample)
@@ -42,5 +42,5 @@ def in_words(sample: PyTree[jax.ShapeDtypeStruct]) -> str:
 
 
 def take_samples(x: Inputs, which: Any) -> Inputs:
-    """The chosen samples, by anything that indexes an array."""
+    """The samples at `which`, anything that indexes an array."""
     return jax.tree.map(lambda leaf: leaf[which], x)

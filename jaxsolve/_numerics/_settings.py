@@ -1,4 +1,4 @@
-"""Settings of the process while a run is computed: one thread for LAPACK, and JAX's flags for every number off."""
+"""Settings of the process during a run: one thread for LAPACK, and JAX's NaN and infinity flags off."""
 
 import contextlib
 import threading
@@ -10,11 +10,11 @@ import jax
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[Callable[[], contextlib.AbstractContextManager[bool]]]:
-    """A context, or as `@unwatched()` a function, in which `jax_debug_nans` and `jax_debug_infs` are off.
+    """A context, or a function decorated with `@unwatched()`, in which `jax_debug_nans` and `jax_debug_infs` are off.
 
-    They raise for each NaN or infinity that a program returns, also for the NaN in a row that is not saved yet and the
-    infinity that stands for no bound. It gives a context in which they are as they were, and which says whether any is
-    on: for what the user's network computes.
+    They raise for each NaN or infinity that a program returns, even for the NaN in a row that is not saved yet and the
+    infinity that stands for no bound. The context yields another one, for what the user's network computes, in which
+    the flags are as before and which yields whether either is on.
     """
     config: Any = jax.config
     nans, infs = config.jax_debug_nans, config.jax_debug_infs
@@ -29,11 +29,11 @@ def unwatched() -> Iterator[Callable[[], contextlib.AbstractContextManager[bool]
 
 
 class _ThreadLimit:
-    """The limit on LAPACK's threads in this process, while anyone is inside."""
+    """The limit on LAPACK's threads in this process, while any caller is inside `one_thread`."""
 
     def __init__(self):
         self.lock, self.inside = threading.Lock(), 0
-        self.libraries: list[Any] = []  # that are loaded: to find them takes longer than a small run
+        self.libraries: list[Any] = []  # kept once loaded: finding them takes longer than a small run
         self.before: list[int] = []
 
 
@@ -42,17 +42,17 @@ _thread_limit = _ThreadLimit()
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """LAPACK on one thread while anyone is inside; as it was when the last one has left, by an exception or not.
+    """Limits LAPACK to one thread while any caller is inside, until the last one leaves, by an exception or not.
 
-    On the matrices of a run, of tens to thousands of rows, more threads are no faster, and where others use the cores
-    they wait for each other: up to forty times as long. With more threads results would also be rounded otherwise, and
-    depend on the cores of a machine. It is a setting of the process, of the OpenBLAS that jaxlib takes from SciPy and
-    of NumPy's: other threads that factorize meanwhile do so on one, too. Threads may be inside at the same time.
+    On the matrices of a run, with tens to thousands of rows, more threads are no faster. Where other work uses the
+    cores, they wait for each other: up to forty times as long. More threads would also round differently, so that
+    results depend on the number of cores. The setting applies to the whole process, to NumPy's OpenBLAS and the one
+    that jaxlib takes from SciPy, and so to all other threads. Several threads may be inside at once.
     """
-    from threadpoolctl import ThreadpoolController  # which sets a variable of the environment when it is imported
+    from threadpoolctl import ThreadpoolController  # imported late, since it sets an environment variable
 
     with _thread_limit.lock:
-        # The first one in remembers and limits, the last one out restores: those between change nothing.
+        # The first caller in sets the limit, and the last one out restores; those between change nothing.
         if not _thread_limit.inside:
             found = _thread_limit.libraries or ThreadpoolController().lib_controllers
             _thread_limit.libraries = [library for library in found if library.user_api == "blas"]
@@ -71,5 +71,5 @@ def one_thread() -> Iterator[None]:
 
 
 def _set(library: Any, threads: int) -> None:
-    # threadpoolctl leaves a library to the first thread that has limited it; here the last one out may be another.
+    # threadpoolctl lets only the thread that limited a library first change it; here the last one out may be another.
     getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
