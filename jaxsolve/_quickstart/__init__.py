@@ -1,3 +1,3 @@
-"""The main job."""
+"""The quickstart."""
 
 from ._job import quickstart as quickstart

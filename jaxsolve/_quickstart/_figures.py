@@ -28,7 +28,7 @@ def _boundaries(predicted: Prediction) -> list[plot.Boundary]:
 
 
 def draw_phases(swept: "xarray.Dataset", predicted: dict[tuple[int, float], Prediction], path: Path) -> None:
-    """The measured regimes of every network, with theory's boundaries over the two-layer linear ones."""
+    """Draws the measured regimes of every network, with theory's boundaries over those of the two-layer linear ones."""
     from matplotlib.figure import Figure
 
     columns = [(width, sigma) for width in WIDTHS for sigma in SIGMAS]
@@ -55,7 +55,7 @@ def draw_phases(swept: "xarray.Dataset", predicted: dict[tuple[int, float], Pred
 
 
 def draw_curves(curves: dict[str, Comparison], path: Path) -> None:
-    """Closed form against gradient flow from three starts, and their difference."""
+    """Draws the closed form against gradient flow from three starts, and their difference."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

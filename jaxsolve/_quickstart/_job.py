@@ -1,4 +1,4 @@
-"""The main job: which regime do networks train in, and does theory agree, on real handwritten digits."""
+"""The quickstart: the regimes in which networks train on real handwritten digits, compared with theory."""
 
 import json
 import os
@@ -49,10 +49,10 @@ class Quickstart(NamedTuple):
 
 
 def quickstart(folder: str | os.PathLike = "quickstart", *, seeds: int = 2, progress: bool = True) -> Quickstart:
-    """Sweeps (network, width, sigma, gamma, eta) on real digits, classifies every cell, and checks theory.
+    """Sweeps (network, width, sigma, gamma, eta) on real digits, classifies every cell, and compares with theory.
 
-    Writes `phase_diagram.png`, `theory_vs_flow.png`, `sweep.zarr` and `summary.json` into `folder`; earlier ones are
-    replaced. Precision is that of the session: the command line uses float64.
+    Writes `phase_diagram.png`, `theory_vs_flow.png`, `sweep.zarr` and `summary.json` into `folder`, replacing earlier
+    ones. It computes in the precision of the session; the command line uses float64.
 
     Arguments:
         folder: where to write.
@@ -61,7 +61,7 @@ def quickstart(folder: str | os.PathLike = "quickstart", *, seeds: int = 2, prog
 
     Raises:
         ValueError: seeds is not an integer >= 1.
-        FileExistsError: `sweep.zarr` in the folder is something else than a Zarr store.
+        FileExistsError: `sweep.zarr` in the folder is not a Zarr store.
 
     Example:
         About a minute of work:
@@ -136,7 +136,7 @@ def _largest_error(curves: dict[str, Comparison]) -> float:
 
 
 def _agreement(swept: "xarray.Dataset", predicted: dict[tuple[int, float], Prediction]) -> float:
-    """The share of two-layer linear cells whose measured regime is the one that theory predicts for a typical start."""
+    """The share of two-layer linear cells whose measured regime is the one predicted by theory for a typical start."""
     same = []
     for (width, sigma), p in predicted.items():
         sites = np.ix_(nearest(p.etas, ETAS), nearest(p.gammas, GAMMAS))

@@ -27,7 +27,7 @@ SIGMAS = (0.5, 2.0)
 GAMMAS = tuple(np.logspace(-2, 2, 9))
 ETAS = tuple(np.logspace(-4, 5, 10))
 FIRST, LAST = 0.1, 10.0  # the window of times that decides between frozen, unstable and the rest
-LEARNED = 0.2  # a run stops when its loss is this fraction of the initial one
+LEARNED = 0.2  # a run stops when its loss falls to this fraction of the initial one
 
 
 def on_a_line(x: Float[Array, "n in"], y: Float[Array, "n 1"]) -> tuple[Array, Array]:
@@ -38,7 +38,7 @@ def on_a_line(x: Float[Array, "n in"], y: Float[Array, "n 1"]) -> tuple[Array, A
 
 
 def measure(digits: tuple[Array, Array], line: tuple[Array, Array], seeds: int, progress: bool) -> "xarray.Dataset":
-    """Trains every cell of the grid by gradient flow; adds half-loss times and regimes to what was observed."""
+    """Trains every cell of the grid by gradient flow, and adds half-loss times and regimes to the observables."""
 
     def problem(network, width, sigma, gamma, eta, seed):
         key = jr.key(seed)
@@ -67,9 +67,9 @@ def measure(digits: tuple[Array, Array], line: tuple[Array, Array], seeds: int, 
         "eta": list(ETAS),
         "seed": range(seeds),
     }
-    # Thousands of short runs in lockstep, few of them stiff: many cheap steps cost less here than few dear ones.
+    # Thousands of short runs in lockstep, few of them stiff: many cheap steps cost less than a few expensive ones.
     flow = GradientFlow(diffrax.Tsit5(), rtol=1e-4, atol=1e-7, until=until.loss_fraction(LEARNED), max_steps=5000)
-    with warnings.catch_warnings():  # a cell's regime asks for a kernel change to a factor, not to two digits
+    with warnings.catch_warnings():  # a regime needs the kernel change up to a factor, not to two digits
         warnings.filterwarnings("ignore", message=".* lanes can be trusted to fewer than")
         swept = sweep(problem, axes, flow, ts, observe=[observe.loss(), observe.kernel_change()], progress=progress)
     half = observe.half_loss_time(ts, swept["loss"].values)

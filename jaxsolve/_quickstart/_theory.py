@@ -1,4 +1,4 @@
-"""The theory of the quickstart's cells, and how well it agrees with gradient flow."""
+"""The theory for the quickstart's cells, and its agreement with gradient flow."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Prediction(NamedTuple):
     gammas: np.ndarray
     etas: np.ndarray
     half: np.ndarray  # half-loss time, shape (eta, gamma)
-    change: np.ndarray  # relative kernel change when learned
+    change: np.ndarray  # relative kernel change once learned
 
 
 def predict(line: tuple[Array, Array]) -> dict[tuple[int, float], Prediction]:
@@ -36,7 +36,7 @@ def _predict_one(line, width: int, sigma: float, gammas: np.ndarray, etas: np.nd
     rho = np.sqrt(np.mean(np.sum(x**2, axis=1)))
     along = x @ (x[0] / np.linalg.norm(x[0]))
     target = abs(np.mean(along * y[:, 0])) / rho
-    floor = np.mean(y**2) - target**2  # twice the loss that no linear function of the line can remove
+    floor = np.mean(y**2) - target**2  # twice the loss that no linear function on the line can remove
     eta, gamma = np.meshgrid(etas, gammas, indexing="ij")
     k = jnp.asarray(gamma * eta * rho / np.sqrt(COMPONENTS * width))
     size = jnp.asarray(width * sigma**2 / eta)
@@ -50,7 +50,7 @@ def _predict_one(line, width: int, sigma: float, gammas: np.ndarray, etas: np.nd
 
 @jax.jit
 def _half_time(reduced: theory.ReducedLine, squared_residual: float) -> Array:
-    """The time at which the squared residual falls to this, by bisection in the time scale of the flow."""
+    """The time at which the squared residual falls to this value, by bisection."""
 
     def halve(_, bracket):
         low, high = bracket
@@ -58,13 +58,13 @@ def _half_time(reduced: theory.ReducedLine, squared_residual: float) -> Array:
         above = reduced.residual(middle) ** 2 > squared_residual
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
-    # The residual falls at least as fast as at the rate k R from where it starts, up to a factor.
+    # Up to a factor, the residual falls at least at the rate k R of its start.
     latest = 100 / reduced.rate
     return jax.lax.fori_loop(0, 60, halve, (jnp.zeros_like(latest), latest))[1]
 
 
 def theory_vs_flow(line: tuple[Array, Array]) -> dict[str, Comparison]:
-    """Three starts on the projected digits, by the closed form and by gradient flow in the weights."""
+    """Comparisons, from three starts on the projected digits, of the closed form with gradient flow in the weights."""
     x, _ = line
     direction = x[0] / jnp.linalg.norm(x[0])
     along = jnp.where(jnp.mean(line[1][:, 0] * (x @ direction)) > 0, 1.0, -1.0) * direction
