@@ -1,4 +1,4 @@
-"""Kernels averaged over classes. Outputs are averaged over first (`output_average`)."""
+"""Kernels averaged over classes, after an average over outputs (`output_average`)."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ from ._layout import as_matrix, Kernel, output_average
 
 
 class ClassMeans(NamedTuple):
-    """Mean of the kernel over pairs of distinct samples.
+    """The means of a kernel over pairs of distinct samples.
 
     Attributes:
-        within: over pairs of one class, shape (classes,); NaN for classes of fewer than two samples.
-        between: over pairs of two classes, shape (classes, classes), symmetric; NaN on the diagonal.
+        within: mean over pairs within each class, shape (classes,); NaN for classes with fewer than two samples.
+        between: mean over pairs from two classes, shape (classes, classes), symmetric; NaN on the diagonal.
     """
 
     within: Float[Array, " classes"]
@@ -27,13 +27,13 @@ class ClassMeans(NamedTuple):
 def class_kernel(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Float[Array, "classes classes"]:
     """The mean of the kernel between all samples of two classes: the kernel of the classes' mean features.
 
-    On the diagonal each sample's pair with itself counts, so that this is again a kernel. `class_means` leaves those
-    pairs out.
+    On the diagonal, pairs of a sample with itself count, so that the result is again a kernel. `class_means` leaves
+    them out.
 
     Arguments:
         kernel: shape (n, c, n, c) or (n, n).
         labels: integers 0 to classes - 1.
-        classes: how many classes there are.
+        classes: the number of classes.
 
     Example:
         >>> features = jnp.array([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0]])
@@ -42,7 +42,7 @@ def class_kernel(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Floa
          [0. 1.]]
 
     Raises:
-        ValueError: shapes do not match, a label is out of range, or a class has no sample. In traces such a class
+        ValueError: shapes do not match, a label is out of range, or a class has no sample. Inside a trace such a class
             has NaN.
         TypeError: labels are not integers.
     """
@@ -66,7 +66,7 @@ def class_means(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Class
     member, number = _members(kernel, labels, classes)
     average, same = output_average(kernel), jnp.eye(classes, dtype=bool)
     others = jnp.where(jnp.eye(average.shape[0], dtype=bool), 0, average)
-    # The diagonal of M K M^T alone, for pairs within a class.
+    # Only the diagonal of M K M^T is needed for pairs within a class.
     within = jnp.sum((member @ others) * member, axis=1)
     between = _over(member @ average @ member.T, number[:, None] * number[None, :])
     return ClassMeans(_over(within, number * (number - 1)), jnp.where(same, jnp.nan, between))
@@ -80,7 +80,7 @@ def _over(total: Float[Array, "..."], pairs: Float[Array, "..."]) -> Float[Array
 def _members(
     kernel: Kernel, labels: Int[Array, " n"], classes: int
 ) -> tuple[Float[Array, "classes n"], Float[Array, " classes"]]:
-    """The samples that each class holds, as rows of 0 and 1, and their number."""
+    """The samples of each class, as rows of 0 and 1, and their number."""
     labels = _check(kernel, labels, classes)
     known = concrete(labels)
     if known is not None:

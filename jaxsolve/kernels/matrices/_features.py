@@ -1,4 +1,4 @@
-r"""Features whose inner products are a kernel: a flow of outputs becomes one of parameters of a linear model."""
+r"""Features whose inner products are a kernel: a flow of outputs becomes a flow of a linear model's parameters."""
 
 import functools
 from typing import NamedTuple
@@ -15,11 +15,11 @@ from ._modes import Eigenmodes, kept_modes
 
 
 class Features(NamedTuple):
-    """Features of every output of every point; one block for all outputs if the kernel is the same for each.
+    """Features of every point, in one block per output, or one for all outputs if the kernel is the same for each.
 
     Attributes:
-        train: on the training points.
-        others: on the other points, None if there are none.
+        train: features on the training points.
+        others: features on the other points; None if there are none.
     """
 
     train: Float[Array, "n blocks features"]
@@ -30,14 +30,14 @@ def features(
     kernel: Float[ArrayLike, "n n"] | Float[ArrayLike, "n out n out"],
     cross: Float[ArrayLike, "m n"] | Float[ArrayLike, "m out n out"] | None = None,
 ) -> Features:
-    r"""phi with phi(X) phi(X)^T = K and phi(x) phi(X)^T = k(x), of as many entries as K has rows.
+    r"""phi with phi(X) phi(X)^T = K and phi(x) phi(X)^T = k(x), with as many entries as K has rows.
 
     $\phi(X) = K^{1/2}$ and $\phi(x) = k(x) K^{-1/2}$; $K^{-1/2}$ vanishes on the null space. First derivatives in the
-    kernel exist while its rank does not change.
+    kernel exist as long as its rank does not change.
 
     Arguments:
-        kernel: on the training points, (n, n) or (n, c, n, c).
-        cross: between other points and these, (m, n) or (m, c, n, c).
+        kernel: kernel on the training points, (n, n) or (n, c, n, c).
+        cross: kernel between other points and these, (m, n) or (m, c, n, c).
 
     Example:
         >>> kernel, cross = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0, 0.5]])
@@ -48,7 +48,7 @@ def features(
          [1. 2.]] [[1.  0.5]]
 
     Raises:
-        ValueError: shapes or dtypes do not fit, or the kernel is not symmetric or not positive.
+        ValueError: shapes or dtypes do not fit, or the kernel is not symmetric or not positive semi-definite.
     """
     array = real_array(kernel, "kernel")
     as_matrix(array)
@@ -65,18 +65,18 @@ def features(
 
 
 class FeatureModel(eqx.Module):
-    """Linear in its weights: of one sample, the features of its outputs and behind them its outputs at the start."""
+    """A model that is linear in its weights; an input holds a sample's features, followed by its initial outputs."""
 
     weights: Float[Array, "features columns"]
 
     def __call__(self, x: Float[Array, "blocks features_and_columns"]) -> Float[Array, " out"]:
         size = self.weights.shape[0]
-        # One block and a column for each output where all have one kernel; else a block for each output and one column.
+        # One block and a column per output if all outputs share a kernel; else a block per output and one column.
         return (x[:, :size] @ self.weights + x[:, size:]).ravel()
 
     @classmethod
     def at_start(cls, inputs: Float[Array, "n blocks features_and_columns"], outputs: int) -> "FeatureModel":
-        """At weights of 0: it gives the outputs at the start, and its NTK is the kernel everywhere, as it is linear."""
+        """The model with weights 0: it gives the initial outputs, and its NTK is the kernel for any weights."""
         columns = outputs // inputs.shape[1]
         return cls(jnp.zeros((inputs.shape[2] - columns, columns), inputs.dtype))
 
@@ -84,15 +84,15 @@ class FeatureModel(eqx.Module):
 def beside(
     features: Float[Array, "n blocks features"], outputs: Float[Array, "n out"]
 ) -> Float[Array, "n blocks features_and_columns"]:
-    """The inputs of a feature model."""
+    """The inputs of a feature model: features, followed by initial outputs."""
     return jnp.concatenate([features, outputs.reshape(*features.shape[:2], -1)], axis=2)
 
 
-# A rule of its own: where eigenvalues are equal the power has a derivative, but eigenvectors have none.
+# A custom rule, since the power has a derivative where eigenvalues are equal, but eigenvectors have none.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _power(inverse: bool, matrix, values, vectors) -> Array:
     """K^(1/2) or K^(-1/2)."""
-    # An argument only for its tangent, which the rule below takes; values and vectors come without derivatives.
+    # `matrix` is an argument only for its tangent, which the rule below uses; values and vectors have no derivatives.
     del matrix
     return (vectors * _roots(inverse, values)[0][None, :]) @ vectors.T
 
@@ -106,7 +106,7 @@ def _power_jvp(inverse: bool, primals, tangents):
     # The Daleckii-Krein formula. For roots a and b: (a - b)/(a^2 - b^2) = 1/(a + b), which does not cancel.
     difference = 1 / jnp.where(some, one + two, 1)
     if inverse:
-        # (1/a - 1/b)/(a^2 - b^2), and with the null space, where the power is 0, 1/a over a^2.
+        # (1/a - 1/b)/(a^2 - b^2); with the null space, where the power is 0, it is (1/a)/a^2.
         both = kept[:, None] & kept[None, :]
         product = jnp.where(both, one * two, 1)
         to_null = 1 / jnp.where(some, jnp.maximum(one, two), 1) ** 3
@@ -116,7 +116,7 @@ def _power_jvp(inverse: bool, primals, tangents):
 
 
 def _roots(inverse: bool, values) -> tuple[Array, Array, Array]:
-    """The eigenvalues of the power, those of the root, and which are not null."""
+    """The eigenvalues of the power, the eigenvalues of the root, and whether each is outside the null space."""
     kept = kept_modes(values)
     root = jnp.where(kept, jnp.sqrt(jnp.where(kept, values, 1)), 0)
     return (jnp.where(kept, 1 / jnp.where(kept, root, 1), 0) if inverse else root), root, kept

@@ -1,4 +1,4 @@
-"""The two layouts of a kernel: with its outputs, or one number per pair of samples."""
+"""The two layouts of a kernel: with output axes, or one number per pair of samples."""
 
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ Kernel: TypeAlias = Float[Array, "n out n out"] | Float[Array, "n n"]
 
 
 def as_matrix(kernel: Kernel) -> Float[Array, "size size"]:
-    """The kernel as one square matrix; the rows of a kernel with outputs are (sample, output), outputs fastest.
+    """The kernel as one square matrix; rows of a kernel (n, c, n, c) run over (sample, output), outputs fastest.
 
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
@@ -30,9 +30,9 @@ def as_matrix(kernel: Kernel) -> Float[Array, "size size"]:
 
 
 def output_average(kernel: Kernel) -> Float[Array, "n n"]:
-    """sum_a K[i, a, j, a]/c: one number per pair of samples. A kernel (n, n) is left as it is.
+    """sum_a K[i, a, j, a]/c: one number per pair of samples. A kernel (n, n) is returned unchanged.
 
-    Of an output-diagonal kernel, K[i, a, j, b] = k[i, j] delta_ab, this is k; a traced kernel is c times it.
+    For an output-diagonal kernel K[i, a, j, b] = k[i, j] delta_ab this is k; the trace over outputs is c times it.
 
     Example:
         >>> kernel = jnp.zeros((4, 2, 4, 2)).at[:, 0, :, 0].set(1.0).at[:, 1, :, 1].set(3.0)

@@ -1,4 +1,4 @@
-r"""Gradient flow with a kernel that does not move: every time in one eigen-decomposition.
+r"""Gradient flow under a fixed kernel, for all times from one eigendecomposition.
 
 $\dot f(x) = -\frac1n k(x)(f - y) - \rho (f(x) - f_0(x))$ has the solution
 $f(x, t) = f_0(x) + k(x)\,h_t(K)(y - f_0)$ with $h_t(K) = \frac1n \int_0^t e^{-(K/n + \rho) s} ds$
@@ -27,25 +27,25 @@ from ._matrices import (
 from ._modes import Eigenmodes, Spectrum
 
 
-# The share of the loss from which on an answer that rounding leaves open is said to be open.
+# Warn if rounding hides whether more than this share of the initial loss is left.
 UNRESOLVED = 0.01
-# The error of outputs on test points, relative to the largest of them, from which on it is said.
+# Warn if rounding leaves errors above this in outputs on other points, relative to the largest output.
 LOOSE = 1e-3
 
 
 class Linearized(eqx.Module):
     """The flow of MSE under a fixed kernel, at any time in [0, inf]. Make it with `js.kernels.linearized`.
 
-    First derivatives exist in everything, in the kernel also where eigenvalues are equal; higher ones in y, start,
-    ridge and time only. The decomposition is in float64 for kernels in float32, too. An eigenvalue that cannot be told
-    from 0 counts as 0, and nothing is learnt along it: up to the largest of 4 eps |K|_F/sqrt(rows), the rounding of the
-    kernel's entries, 4 eps of float64 times the largest eigenvalue, and twice the most negative one. On test points,
-    too, a positive semi-definite kernel has no component along it. `unresolved` says how much that leaves open.
+    First derivatives exist in everything, in the kernel even where eigenvalues are equal; higher ones exist in y,
+    start, ridge and time only. The decomposition is in float64 for float32 kernels, too. An eigenvalue that cannot be
+    told from 0 counts as 0, and nothing is learned along it. The limit is the largest of 4 eps |K|_F/sqrt(rows) (the
+    rounding of the entries), 4 eps of float64 times the largest eigenvalue, and twice the most negative one. On test
+    points, too, a positive semi-definite kernel has no component along it. `unresolved` says how much that leaves open.
 
     Attributes:
-        modes: the training kernel, as a matrix of n rows (the same for every output) or n c rows.
+        modes: the training kernel, as a matrix with n rows (the same for every output) or n c rows.
         y, start: targets and outputs at t = 0, shape (n, c).
-        ridge: rate at which f returns to its start.
+        ridge: the rate at which f returns to its start.
     """
 
     modes: Eigenmodes
@@ -55,26 +55,26 @@ class Linearized(eqx.Module):
 
     @property
     def rates(self) -> Float[Array, " rows"]:
-        """Rates of the modes in 1/time, ascending: the eigenvalues of K/n + ridge, which is ridge in the null space."""
+        """The rates of the modes in 1/time, ascending: the eigenvalues of K/n + ridge, or ridge in the null space."""
         share = jnp.where(self.modes.kept, self.modes.values, 0) / self.y.shape[0]
         return share + self.ridge
 
     @property
     def rank(self) -> Int[Array, ""]:
-        """The number of modes that are learnt: the numerical rank of the kernel."""
+        """The number of modes that are learned: the numerical rank of the kernel."""
         return self.modes.rank
 
     @property
     def spectrum(self) -> Spectrum:
-        """The spectrum of the kernel, and where the loss at the start lies in it."""
+        """The spectrum of the kernel, and the share of the initial loss on each mode."""
         return self.modes.spectrum(self._gap())
 
     def unresolved(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
-        """The share of the loss at the start, 0 to 1, of which rounding hides whether it is still there at time t.
+        """The share of the initial loss, 0 to 1, for which rounding hides whether it is still there at time t.
 
-        It lies on modes whose eigenvalue is less than rounding, or little more. At early times, and where a gap of a
-        factor 100 shows that the kernel has a lower rank, it is 0. Outside of traces, whatever is asked of such a time
-        warns where it exceeds 1 %.
+        It lies on modes whose eigenvalue is below rounding or little above. It is 0 at early times, and where a gap of
+        a factor 100 shows that the kernel has a lower rank. Outside a trace, a query at such a time warns if it exceeds
+        1 %.
         """
         return self.spectrum.unresolved(self._time(t), self.ridge, len(self.y))
 
@@ -84,7 +84,7 @@ class Linearized(eqx.Module):
         return self.start + self._unfold(self.modes.response(self._gap(), self._time(t), self.ridge, len(self.y)))
 
     def coefficients(self, t: Float[ArrayLike, ""]) -> Float[Array, "rows columns"]:
-        """h_t(K)(y - f_0): f(x, t) is f_0(x) + k(x) times these."""
+        """The coefficients h_t(K)(y - f_0): f(x, t) is f_0(x) + k(x) times these."""
         self._warn(t)
         return self.modes.integral(self._gap(), self._time(t), self.ridge, len(self.y))
 
@@ -99,7 +99,7 @@ class Linearized(eqx.Module):
         Arguments:
             t: time.
             cross: kernel between these and the training points, in the layout of the training kernel.
-            start: f_0 on these points; None is 0.
+            start: f_0 on these points; None means 0.
 
         Raises:
             ValueError: shapes or dtypes do not fit.
@@ -109,11 +109,11 @@ class Linearized(eqx.Module):
     def rounding(
         self, t: Float[ArrayLike, ""], cross: Float[ArrayLike, "m n"] | Float[ArrayLike, "m out n out"]
     ) -> Float[Array, "m out"]:
-        """The error that rounding is expected to leave in `predict(t, cross)`, in units of f.
+        """The error expected from rounding in `predict(t, cross)`, in units of f.
 
         It grows with t: coefficients of small modes are large and cancel on test points. Each product of an entry of
-        the kernel and a coefficient errs by eps of itself, and so do sums of n of them:
-        (1 + sqrt(n)/3) eps sqrt(sum_i (k_i a_i)^2).
+        the kernel and a coefficient has a relative error of eps, and so does each partial sum of the n products: (1 +
+        sqrt(n)/3) eps sqrt(sum_i (k_i a_i)^2).
         """
         return rounding(cross, self.coefficients(t), self.y)
 
@@ -136,7 +136,7 @@ class Linearized(eqx.Module):
             )
 
     def _gap(self) -> Float[Array, "rows columns"]:
-        # (n, c) for a kernel that is the same for every output; one column of n c for one that mixes them.
+        # (n, c) for a kernel that is the same for every output; one column of length n c for one that mixes outputs.
         return (self.y - self.start).reshape(self.modes.values.shape[0], -1)
 
     def _unfold(self, rows: Float[Array, "rows columns"]) -> Float[Array, "n out"]:
@@ -153,12 +153,13 @@ def linearized(
     """The gradient flow of MSE = 1/(2n) sum |f - y|^2 under a fixed kernel.
 
     Arguments:
-        kernel: on the training points, symmetric and positive semi-definite; (n, n) if it is the same for every
-            output and outputs do not mix, else (n, c, n, c). Units: output^2 / (loss time).
+        kernel: the kernel on the training points, symmetric and positive semi-definite; (n, n) if it is the same for
+            every output and outputs do not mix, else (n, c, n, c). Units: output^2 / (loss time).
         y: targets, shape (n, c).
-        start: outputs at t = 0; None is 0.
-        ridge: weight decay towards the start, >= 0: the loss has ridge/2 |f - f_0|^2 more, in the norm of the kernel's
-            Hilbert space (|theta - theta_0|^2, each layer divided by its eta). It adds n ridge to the diagonal of K.
+        start: outputs at t = 0; None means 0.
+        ridge: weight decay towards the start, >= 0: it adds ridge/2 |f - f_0|^2 to the loss, in the norm of the
+            kernel's Hilbert space (|theta - theta_0|^2, each layer divided by its eta). It adds n ridge to K's
+            diagonal.
 
     Example:
         >>> flow = js.kernels.linearized(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0], [-1.0]]))
@@ -180,7 +181,7 @@ def linearized(
 def predict(
     cross: ArrayLike, coefficients: Float[Array, "rows columns"], y: Float[Array, "n out"], start: ArrayLike | None
 ) -> Float[Array, "m out"]:
-    """f_0(x) + k(x) times the coefficients. Warns, outside of traces, where rounding leaves too few digits of them."""
+    """f_0(x) + k(x) times the coefficients. Warns, outside a trace, if rounding leaves too few digits."""
     moved = read_cross(cross, coefficients.shape[0], y) @ coefficients
     moved = moved.reshape(-1, y.shape[1])
     outputs = moved if start is None else moved + read_like(start, moved.shape, "start", y)
@@ -197,10 +198,10 @@ def predict(
 
 
 def rounding(cross: ArrayLike, coefficients: Float[Array, "rows columns"], y: Float[Array, "n out"]) -> Array:
-    """The error that rounding is expected to leave in k(x) times the coefficients, of the shape of the outputs."""
+    """The error expected from rounding in k(x) times the coefficients, with the shape of the outputs."""
     matrix, rows = read_cross(cross, coefficients.shape[0], y), coefficients.shape[0]
-    # Entries are off by an eps, and a sum of n terms by as many roundings of partial sums; measured errors of 100 to
-    # 1,400 points were .1 to .7 of this.
+    # Entries are off by eps, and a sum of n terms by n roundings of partial sums. Measured errors for 100 to 1,400
+    # points were 0.1 to 0.7 of this.
     terms = (1 + rows**0.5 / 3) * float(jnp.finfo(y.dtype).eps)
     # The largest is taken out, so that no square overflows.
     size = nonzero(jnp.max(jnp.abs(coefficients)))
@@ -210,7 +211,7 @@ def rounding(cross: ArrayLike, coefficients: Float[Array, "rows columns"], y: Fl
 class Normal(NamedTuple):
     """Mean and covariance of a normal distribution of functions.
 
-    The covariance is (m, m), that of every output by itself, or (m, c, m, c).
+    The covariance is (m, m), the same for every output without correlation between outputs, or (m, c, m, c).
     """
 
     mean: Float[Array, "m out"]
@@ -220,7 +221,7 @@ class Normal(NamedTuple):
 class LinearizedEnsemble(eqx.Module):
     """Flows under one kernel from normally distributed starts. Make it with `js.kernels.linearized_ensemble`.
 
-    Covariances are what is left of those at the start, so their errors are relative to these: 10 eps of the largest.
+    Covariances are remainders of the initial ones, so their errors are relative to those: 10 eps of the largest.
 
     Attributes:
         flow: the flow of the mean.
@@ -232,7 +233,7 @@ class LinearizedEnsemble(eqx.Module):
 
     def outputs(self, t: Float[ArrayLike, ""]) -> Normal:
         """f(t) on the training points."""
-        # L S L^T with L = 1 - K h_t(K) and S the covariance at the start: columns first, then rows.
+        # L S L^T with L = 1 - K h_t(K) and S the initial covariance: columns first, then rows.
         left = self._left(self._left(self.initial, t).T, t)
         return Normal(self.flow.outputs(t), self._unfold((left + left.T) / 2))
 
@@ -251,7 +252,7 @@ class LinearizedEnsemble(eqx.Module):
             cross: kernel between these and the training points.
             initial_cross: covariance of the starts between these and the training points.
             initial: covariance of the starts on these points.
-            start: mean of the starts on these points; None is 0.
+            start: mean of the starts on these points; None means 0.
 
         Raises:
             ValueError: shapes or dtypes do not fit.
@@ -260,18 +261,18 @@ class LinearizedEnsemble(eqx.Module):
         rows = self.initial.shape[0]
         matrix = read_cross(cross, rows, y)
         with_train = read_cross(self._like_kernel(initial_cross), rows, y, "initial_cross")
-        # f(x, t) = f_0(x) + W (y - f_0(X)) with W = k(x) h_t(K) is linear in the start, hence its covariance below.
-        # h_t(K) is symmetric, so W is the transpose of h_t(K) k(x)^T.
+        # f(x, t) = f_0(x) + W (y - f_0(X)) with W = k(x) h_t(K) is linear in the start, which gives the covariance
+        # below. h_t(K) is symmetric, so W is the transpose of h_t(K) k(x)^T.
         weights = flow.modes.integral(matrix.T, flow._time(t), flow.ridge, len(y)).T
         mixed = weights @ with_train.T
         mean = flow.predict(t, cross, start)
-        # The mean has the shape of targets on these points, which the covariance is checked against.
+        # The mean has the shape of targets on these points, against which the covariance is checked.
         here = read_kernel(self._like_kernel(initial), mean, "initial")
         covariance = here - mixed - mixed.T + weights @ self.initial @ weights.T
         return Normal(mean, self._unfold((covariance + covariance.T) / 2))
 
     def _left(self, matrix: Float[Array, "rows columns"], t: Float[ArrayLike, ""]) -> Float[Array, "rows columns"]:
-        """The part of the columns that is left at a time: the linear map from starts to residuals."""
+        """The part of the columns that is left at time t: the linear map from starts to residuals."""
         flow = self.flow
         return matrix - flow.modes.response(matrix, flow._time(t), flow.ridge, len(flow.y))
 
@@ -305,7 +306,7 @@ def linearized_ensemble(
     Arguments:
         kernel, y, ridge: as for `js.kernels.linearized`.
         initial: covariance of the starts on the training points; (n, n) if outputs are independent and equal.
-        start: mean of the starts; None is 0.
+        start: mean of the starts; None means 0.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])

@@ -1,4 +1,4 @@
-"""Reading kernels, targets and starts: shapes, dtypes, symmetry, sign."""
+"""Checks of kernels, targets and initial outputs: shapes, dtypes, symmetry and sign."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ def read_targets(y: Any) -> Float[Array, "n out"]:
 
 
 def read_start(start: Any, y: Float[Array, "n out"]) -> Float[Array, "n out"]:
-    """Outputs at the start, of the shape of y; None is 0."""
+    """The initial outputs, with the shape of y; None means 0."""
     if start is None:
         return jnp.zeros_like(y)
     return read_like(start, y.shape, "start", y)
 
 
 def read_like(value: Any, shape: tuple[int, ...], name: str, like: Array) -> Array:
-    """An array of this shape and of the dtype of another."""
+    """An array with this shape and the dtype of another."""
     array = _floating(value, name)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {describe(array)}")
@@ -57,7 +57,7 @@ def read_kernel(kernel: Any, y: Float[Array, "n out"], name: str = "kernel") -> 
 
 
 def read_cross(cross: Any, rows: int, y: Float[Array, "n out"], name: str = "cross") -> Float[Array, "points rows"]:
-    """The kernel between other points and the training points, as a matrix; laid out like the training kernel."""
+    """The kernel between other points and the training points, as a matrix laid out like the training kernel."""
     n, c = y.shape
     array = _floating(cross, name)
     m = array.shape[0] if array.ndim else 0
@@ -71,17 +71,17 @@ def read_cross(cross: Any, rows: int, y: Float[Array, "n out"], name: str = "cro
 
 
 def spread(kernel: Float[Array, "n m"], outputs: int) -> Float[Array, "n out m out"]:
-    """A kernel that is the same for every output, as blocks."""
+    """A kernel that is the same for every output, with output axes."""
     return kernel[:, None, :, None] * jnp.eye(outputs, dtype=kernel.dtype)[None, :, None, :]
 
 
 def tolerance(dtype: Any) -> float:
-    """Asymmetry and negative eigenvalues up to this share of the largest entry or eigenvalue count as rounding."""
+    """The share of the largest entry or eigenvalue up to which asymmetry or negative eigenvalues are rounding."""
     return float(jnp.finfo(dtype).eps) ** 0.5
 
 
 def require_positive(values: Float[Array, " rows"], name: str = "kernel") -> None:
-    """Raises ValueError if a concrete kernel has eigenvalues (ascending) negative beyond rounding."""
+    """Raises ValueError if a concrete kernel has an eigenvalue that is negative beyond rounding; `values` ascend."""
     known = concrete(values)
     if known is None or np.isnan(known).any():
         return
@@ -93,7 +93,7 @@ def require_positive(values: Float[Array, " rows"], name: str = "kernel") -> Non
 
 
 def require_symmetric(matrix: Array, name: str, *, finite: bool = True) -> None:
-    """Raises ValueError if a concrete matrix is not symmetric up to rounding, or (if it must be) not finite."""
+    """Raises ValueError if a concrete matrix is not symmetric up to rounding, or, with `finite`, not finite."""
     if finite:
         require_finite(matrix, name)
     known = concrete(matrix)

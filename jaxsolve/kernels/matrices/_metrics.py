@@ -1,4 +1,4 @@
-"""The differences between two kernels, and the relation of a kernel to a target."""
+"""Distances between two kernels, and the alignment of a kernel with a target."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ from ._layout import as_matrix, Kernel
 def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array, ""]:
     """1 - <K, K'>/(|K||K'|) in [0, 2]: 0 for kernels equal up to scale (Kunin et al., kernel distance).
 
-    Computed as half the squared difference of the normalized kernels, which does not cancel when they are close.
-    Both may have any shape, the same one; for k delta_ab and k' delta_ab it is the distance of k and k'. NaN if one of
-    them is 0. Distances below 1e-12 of kernels in float32 are rounding of their entries.
+    Computed as half the squared difference of the normalized kernels, which does not cancel when they are close. Both
+    kernels have the same shape, which is arbitrary; for k delta_ab and k' delta_ab it is the distance between k and k'.
+    NaN if either is 0. In float32, distances below 1e-12 are rounding of the entries.
 
     Raises:
         ValueError: the shapes differ.
-        TypeError: one of them is no array of real numbers.
+        TypeError: one of them is not an array of real numbers.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -34,10 +34,10 @@ def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array,
 
 
 def distance_matrix(kernels: Float[Array, "times ..."]) -> Float[Array, "times times"]:
-    """S(t1, t2) = 1 - <K_1, K_2>/(|K_1||K_2|) for all pairs of kernels, such as those of one run (Kunin et al.).
+    """S(t1, t2) = 1 - <K_1, K_2>/(|K_1||K_2|) for all pairs of kernels, such as those along a run (Kunin et al.).
 
     Arguments:
-        kernels: one after the other along the first axis, as `run["kernel"]` of `js.observe.kernel()`.
+        kernels: kernels stacked along the first axis, as `run["kernel"]` of `js.observe.kernel()`.
 
     Returns:
         A symmetric matrix with zeros on its diagonal; row 0 is `js.observe.kernel_distance`.
@@ -49,8 +49,8 @@ def distance_matrix(kernels: Float[Array, "times ..."]) -> Float[Array, "times t
          [0.11 0.  ]]
 
     Raises:
-        ValueError: there is no axis but that of the times.
-        TypeError: kernels is no array of real numbers.
+        ValueError: kernels has no axis besides that of the times.
+        TypeError: kernels is not an array of real numbers.
     """
     kernels = real_array(kernels, "kernels")
     if kernels.ndim < 2:
@@ -61,13 +61,13 @@ def distance_matrix(kernels: Float[Array, "times ..."]) -> Float[Array, "times t
 @jax.jit
 def _distances(kernels: Array) -> Array:
     one_row = lambda row: jax.lax.map(lambda column: distance(row, column), kernels)
-    return jax.lax.map(one_row, kernels)  # not mapped in parallel: no more than one difference in memory
+    return jax.lax.map(one_row, kernels)  # not vectorized, so that only one difference is in memory
 
 
 def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Float[Array, ""]:
-    """|K - K_0|/|K_0|: what tells the kernel regime from feature learning. Any one shape; inf or NaN where K_0 is 0.
+    """|K - K_0|/|K_0|, which distinguishes the kernel regime from feature learning, for kernels of any one shape.
 
-    Changes below 1e-6 of kernels in float32 are rounding of their entries.
+    It is inf or NaN if K_0 is 0. In float32, changes below 1e-6 are rounding of the entries.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -76,14 +76,14 @@ def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Fl
 
     Raises:
         ValueError: the shapes differ.
-        TypeError: one of them is no array of real numbers.
+        TypeError: one of them is not an array of real numbers.
     """
     now, before = _same_shape(now, before, "now", "before")
     return norm(now - before) / norm(before)
 
 
 def _same_shape(one: Array, two: Array, *names: str) -> tuple[Array, Array]:
-    """Two arrays of one shape: a kernel (n, 1, n, 1) and one (n, n) would broadcast to something else."""
+    """Two arrays of one shape: kernels (n, 1, n, 1) and (n, n) would broadcast to another shape."""
     one, two = real_array(one, names[0]), real_array(two, names[1])
     if one.shape != two.shape:
         raise ValueError(
@@ -94,11 +94,11 @@ def _same_shape(one: Array, two: Array, *names: str) -> tuple[Array, Array]:
 
 
 def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, ""]:
-    """The cosine between a kernel and that of the target: the share of the kernel that lies on the target, in [0, 1].
+    """The cosine between a kernel and the target's kernel, in [0, 1]: the share of the kernel that lies on the target.
 
-    With outputs, (n, c, n, c): y^T K y/(|K||y|^2), y as one vector (Atanasov et al., section 2). Without, (n, n):
-    <K, Y Y^T>/(|K||Y Y^T|), the kernel-target alignment of Cristianini et al. (2001). For c = 1 they agree. NaN if the
-    kernel or the target is 0.
+    For a kernel (n, c, n, c) it is y^T K y/(|K||y|^2) with y as one vector (Atanasov et al., section 2). For a kernel
+    (n, n) it is <K, Y Y^T>/(|K||Y Y^T|), the kernel-target alignment of Cristianini et al. (2001). For c = 1 they
+    agree. NaN if the kernel or the target is 0.
 
     Example:
         >>> y = jnp.array([[1.0], [-1.0]])
@@ -114,11 +114,11 @@ def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "
         ValueError: the shapes are not those of a kernel and its targets.
     """
     kernel = real_array(kernel, "kernel")
-    # The size of the targets cancels; at order one no square of them overflows or vanishes.
+    # The size of the targets cancels; scaled to order one, their squares neither overflow nor vanish.
     matrix, (rows, _) = as_matrix(kernel), scaled(check_targets(kernel, y))
     one = unit(matrix)
     if kernel.ndim == 2:
-        # |Y Y^T| = |Y^T Y|: of a language model's outputs there are millions to a sample.
+        # |Y Y^T| = |Y^T Y|: take the smaller, since language models have millions of outputs per sample.
         gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
         return jnp.sum(rows * (one @ rows)) / norm(gram)
     flat = rows.ravel()
@@ -138,7 +138,7 @@ def center(kernel: Kernel) -> Kernel:
     """
     kernel = real_array(kernel, "kernel")
     as_matrix(kernel)
-    # Twice: what rounding of the means leaves of a kernel of nearly equal entries is as large as what they differ by.
+    # Twice: if entries are nearly equal, rounding of their means is as large as their differences.
     for axis in 2 * (0, kernel.ndim // 2):
         kernel = kernel - jnp.mean(kernel, axis=axis, keepdims=True)
     return kernel
@@ -147,7 +147,7 @@ def center(kernel: Kernel) -> Kernel:
 def centered_distance(one: Kernel, two: Kernel) -> Float[Array, ""]:
     """1 - CKA: the kernel distance of the centered kernels, which does not cancel when they are close.
 
-    NaN if one of them is constant over the samples.
+    NaN if either kernel is constant over the samples.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -164,8 +164,8 @@ def centered_distance(one: Kernel, two: Kernel) -> Float[Array, ""]:
 def centered_alignment(one: Kernel, two: Kernel) -> Float[Array, ""]:
     """<HKH, HK'H>/(|HKH||HK'H|): the centered kernel alignment, CKA (Cortes et al. 2012; Kornblith et al. 2019).
 
-    In [0, 1] for positive kernels, 1 for kernels equal up to scale and features' means. NaN if one of them is
-    constant over the samples.
+    It lies in [0, 1] for positive kernels, and is 1 for kernels that are equal up to scale and the means of their
+    features. NaN if either is constant over the samples.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -195,7 +195,7 @@ def centered_target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float
 
 
 def check_targets(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "n out"]:
-    """Returns the targets; raises ValueError if they are not those of the kernel's samples and outputs."""
+    """Returns the targets; raises ValueError if they do not match the kernel's samples and outputs."""
     y = real_array(y, "y")
     rows = kernel.shape[: kernel.ndim // 2]
     fits = y.ndim == 2 and kernel.ndim in (2, 4) and y.shape[: len(rows)] == rows

@@ -1,8 +1,8 @@
 r"""The function that a moving kernel learns: the flow of MSE in function space, from the kernels along a run.
 
 $\dot f(x) = -\frac1n k_t(x)(f - y)$ has the solution $f(x) = f_0(x) + \frac1n \int dt\, k_t(x)\,
-\mathcal T\exp\big(-\frac1n \int_0^t K\big)(y - f_0)$ (Atanasov et al., equation 2, corrected: kernels of different
-times do not commute, so the exponential is ordered in time).
+\mathcal T\exp\big(-\frac1n \int_0^t K\big)(y - f_0)$ (Atanasov et al., equation 2, corrected: kernels at different
+times do not commute, so the exponential is time-ordered).
 """
 
 import functools
@@ -22,8 +22,8 @@ class PathOutputs(NamedTuple):
     """The outputs that the kernels of a run have learned by each of its times.
 
     Attributes:
-        outputs: on the training points, shape (times, n, c).
-        predictions: on the other points, shape (times, m, c); None without `cross`.
+        outputs: outputs on the training points, shape (times, n, c).
+        predictions: outputs on the other points, shape (times, m, c); None without `cross`.
     """
 
     outputs: Float[Array, "times n out"]
@@ -39,23 +39,23 @@ def along_path(
     cross: Float[ArrayLike, "times m n"] | Float[ArrayLike, "times m out n out"] | None = None,
     cross_start: Float[ArrayLike, "m out"] | None = None,
 ) -> PathOutputs:
-    """The outputs that follow from the kernels of a run alone.
+    """The outputs that follow from the kernels along a run alone.
 
-    Between two times the kernel is the mean of both, which is exact for a kernel that stands still; the error is of
-    second order in the steps.
+    Between two times the kernel is the mean of the two, which is exact for a constant kernel; the error is of second
+    order in the time steps.
 
     Arguments:
-        ts: times, ascending, the first that of the start.
-        kernel: on the training points at each time, such as `run["kernel"]` of `js.observe.kernel`.
+        ts: times, ascending, the first being the start.
+        kernel: kernel on the training points at each time, such as `run["kernel"]` of `js.observe.kernel`.
         y: targets.
-        start: outputs at the first time; None is 0.
-        cross: kernel between other points and the training points at each time, such as that of
-            `js.observe.cross_kernel`; None for no other points.
-        cross_start: outputs on the other points at the first time; None is 0.
+        start: outputs at the first time; None means 0.
+        cross: kernel between other points and the training points at each time, such as from `js.observe.cross_kernel`;
+            None if there are no other points.
+        cross_start: outputs on the other points at the first time; None means 0.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, a kernel is not symmetric, the mean of two neighbors not positive,
-            times do not ascend, or there is a cross_start without cross.
+        ValueError: shapes or dtypes do not fit, a kernel is not symmetric, the mean of two neighbors is not positive
+            semi-definite, times do not ascend, or cross_start is given without cross.
 
     Example:
         >>> net = js.nets.MLP(
@@ -83,7 +83,7 @@ def along_path(
     first = read_start(start, targets)
     gap = (targets - first).reshape(rows, -1)
     if cross is None:
-        # An empty kernel, so that `_march` need not know whether there are other points.
+        # An empty kernel, so that `_march` needs no special case without other points.
         others = jnp.zeros((count, 0, rows), targets.dtype)
     else:
         cross = real_array(cross, "cross")
@@ -93,7 +93,7 @@ def along_path(
     mean = lambda array: (array[1:] + array[:-1]) / 2
     durations = jnp.diff(ts).astype(targets.dtype)
     residuals, gains, spectra = _march(gap, mean(matrices), mean(others), durations, len(targets))
-    # The step whose kernel is the most negative relative to its size.
+    # Check the step whose kernel is the most negative relative to its size.
     require_positive(spectra[jnp.argmin(spectra[:, 0] / nonzero(jnp.max(jnp.abs(spectra), axis=1)))])
     outputs = targets[None] - jnp.concatenate([gap[None], residuals]).reshape(count, *targets.shape)
     if cross is None:
@@ -108,13 +108,13 @@ def along_path(
 
 @functools.partial(jax.jit, static_argnames="n")
 def _march(gap: Array, kernels: Array, others: Array, durations: Array, n: int) -> tuple[Array, Array, Array]:
-    """The residuals after each step, what the other points gain in it, and the eigenvalues of its kernel."""
+    """The residuals after each step, the gain of the other points in it, and the eigenvalues of its kernel."""
 
     def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
         # Exact for a kernel that is constant over the step: exp(-K dt/n) on the residual, its integral on other points.
         mean, toward, dt = now
         values, vectors = eigh(mean)
-        kept = kept_modes(values)  # what is left of others for ever moves nothing
+        kept = kept_modes(values)  # null modes move nothing
         rates = jnp.where(kept, values, 0) / n
         modes = vectors.T @ residual
         integral = jnp.where(kept, integrated_decay(rates, dt), 0)

@@ -1,4 +1,4 @@
-"""Kernel regression: the end of the flow of `js.kernels.linearized`, without an eigen-decomposition where possible."""
+"""Kernel regression: the end of the flow of `js.kernels.linearized`, without an eigendecomposition if possible."""
 
 import equinox as eqx
 import jax
@@ -19,9 +19,9 @@ class Regression(eqx.Module):
         coefficients: a, with f(x) = f_0(x) + k(x) a.
         outputs: f on the training points, shape (n, c).
         y: the targets.
-        rank: rows, or the numerical rank if the eigen-decomposition was needed.
-        decomposed: whether it was needed, because K + n ridge is singular to rounding. No jitter is added to the
-            diagonal.
+        rank: the number of rows, or the numerical rank if the eigendecomposition was needed.
+        decomposed: whether the eigendecomposition was needed, because K + n ridge is singular to rounding. No jitter is
+            added to the diagonal.
     """
 
     coefficients: Float[Array, "rows columns"]
@@ -39,7 +39,7 @@ class Regression(eqx.Module):
 
         Arguments:
             cross: kernel between these and the training points, in the layout of the training kernel.
-            start: f_0 on these points; None is 0.
+            start: f_0 on these points; None means 0.
 
         Raises:
             ValueError: shapes or dtypes do not fit.
@@ -47,7 +47,7 @@ class Regression(eqx.Module):
         return predict(cross, self.coefficients, self.y, start)
 
     def rounding(self, cross: Float[ArrayLike, "m n"] | Float[ArrayLike, "m out n out"]) -> Float[Array, "m out"]:
-        """The error that rounding is expected to leave in `predict(cross)`, by the rule of `js.kernels.linearized`."""
+        """The error expected from rounding in `predict(cross)`, as in `js.kernels.linearized`."""
         return rounding(cross, self.coefficients, self.y)
 
 
@@ -60,17 +60,17 @@ def regression(
 ) -> Regression:
     r"""Minimizes 1/(2n) sum_i |f(x_i) - y_i|^2 + ridge/2 |f - f_0|^2 in the norm of the kernel's Hilbert space.
 
-    So $f(x) = f_0(x) + k(x) (K + n\,\mathrm{ridge}\,I)^{-1} (y - f_0)$: `js.kernels.linearized` at t = inf.
-    By Cholesky or, if K + n ridge is singular to rounding, by eigen-decomposition, which gives the solution
-    of least norm. Under vmap both are computed. In float32, where a small ridge leaves large coefficients on modes
-    below rounding, `js.kernels.linearized` predicts better: it leaves these modes out.
+    The solution is $f(x) = f_0(x) + k(x) (K + n\,\mathrm{ridge}\,I)^{-1} (y - f_0)$: `js.kernels.linearized` at t =
+    inf. It is found by Cholesky or, if K + n ridge is singular to rounding, by eigendecomposition, which gives the
+    solution of least norm. Under vmap both are computed. In float32, a small ridge leaves large coefficients on modes
+    below rounding; `js.kernels.linearized` leaves these modes out, and predicts better.
 
     Arguments:
-        kernel: on the training points, symmetric and positive semi-definite; (n, n) if it is the same for every
-            output and outputs do not mix, else (n, c, n, c).
+        kernel: the kernel on the training points, symmetric and positive semi-definite; (n, n) if it is the same for
+            every output and outputs do not mix, else (n, c, n, c).
         y: targets, shape (n, c).
-        start: f_0 on the training points; None is 0.
-        ridge: >= 0.
+        start: f_0 on the training points; None means 0.
+        ridge: the strength of the regularization, >= 0.
 
     Example:
         >>> kernel, y = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0], [-1.0]])
@@ -99,8 +99,8 @@ def _require_positive_below_ridge(matrix: Array, ridge: Array) -> None:
     if known is None or known == 0 or concrete(matrix) is None:
         return
     largest = jnp.max(jnp.diagonal(matrix))  # at most the largest eigenvalue
-    # Cholesky fails where an eigenvalue lies below the tolerance that `require_positive` allows, for less than
-    # eigenvalues would cost. Only then are these computed, for the message.
+    # Cholesky fails if an eigenvalue lies below the tolerance of `require_positive`, and costs less than eigenvalues.
+    # Only then are these computed, for the message.
     shifted = matrix.at[jnp.diag_indices(len(matrix))].add(tolerance(matrix.dtype) * largest)
     if not bool(jnp.all(jnp.isfinite(jnp.linalg.cholesky(shifted, symmetrize_input=False)))):
         require_positive(jnp.linalg.eigvalsh(matrix))
@@ -108,25 +108,24 @@ def _require_positive_below_ridge(matrix: Array, ridge: Array) -> None:
 
 @eqx.filter_jit
 def _solve(matrix: Array, y: Array, start: Array, ridge: Array) -> tuple[Regression, Array]:
-    """The regression, and the least and the largest eigenvalue as far as they are known."""
+    """The regression, and the smallest and largest eigenvalues as far as they are known."""
     n, rows = y.shape[0], matrix.shape[0]
     shift = n * ridge
     gap = (y - start).reshape(rows, -1)
     shifted = matrix.at[jnp.diag_indices(rows)].add(shift)
-    # In double precision whatever the kernel holds, as `Eigenmodes`: single precision loses what a small ridge decides.
+    # In double precision whatever the kernel's dtype, as in `Eigenmodes`: single precision would lose a small ridge.
     with jax.enable_x64(True):
         double = jax.lax.convert_element_type(jax.lax.stop_gradient(matrix), jnp.float64)
         double = double + jax.lax.convert_element_type(jax.lax.stop_gradient(shift), jnp.float64) * jnp.eye(rows)
         factor = jnp.linalg.cholesky(double, symmetrize_input=False)
         pivots = jnp.diagonal(factor) ** 2
-        # False where it failed, with NaN. Otherwise both ways are right, and this one takes less time.
+        # False if Cholesky failed, with NaN. Otherwise both ways are right, and this one is faster.
         sound = jnp.all(pivots > rows * float(jnp.finfo(y.dtype).eps) * jnp.max(pivots))
-        # Under vmap both ways are taken: what the failed one leaves must be finite, or its derivative of 0 would be
-        # NaN.
+        # Under vmap both ways are taken: the failed one must stay finite, or its derivative of 0 would be NaN.
         factor = jnp.where(sound, factor, jnp.eye(rows))
 
     def direct() -> tuple[Regression, Array]:
-        # The factor has no derivative: that of the solution follows from the equation it solves.
+        # The factor has no derivative: the solution's derivative follows from the equation that it solves.
         def solve(_, b: Array) -> Array:
             with jax.enable_x64(True):
                 found = cho_solve((factor, True), jax.lax.convert_element_type(b, jnp.float64))
@@ -135,7 +134,7 @@ def _solve(matrix: Array, y: Array, start: Array, ridge: Array) -> tuple[Regress
         coefficients = jax.lax.custom_linear_solve(lambda v: shifted @ v, gap, solve, symmetric=True)
         # From (K + n ridge) a = y - f_0: f_0 + K a = y - n ridge a, without a product with K.
         outputs = y - (shift * coefficients).reshape(y.shape)
-        # No eigenvalue is known, and none need be: Cholesky has shown that the matrix is positive. Ones pass the check.
+        # No eigenvalue is known or needed: Cholesky has shown that the matrix is positive. Ones pass the check.
         known = Regression(coefficients, outputs, y, jnp.asarray(rows), jnp.array(False))
         return known, jnp.ones(2, y.dtype)
 

@@ -1,7 +1,7 @@
-"""The spectrum of a kernel, measures of it, and where a target lies in it.
+"""The spectrum of a kernel, measures of it, and the power of a target in it.
 
-A kernel (n, c, n, c) counts as one matrix of n c rows, a kernel (n, n) as one of n rows. So the output-diagonal kernel
-k delta_ab has c times the trace and ranks of k, log c more entropy, and each eigenvalue of k c times.
+A kernel (n, c, n, c) is treated as a matrix with n c rows, a kernel (n, n) as one with n rows. So the output-diagonal
+kernel k delta_ab has c times the trace and ranks of k, log c more entropy, and each eigenvalue of k c times.
 """
 
 from typing import NamedTuple
@@ -18,12 +18,12 @@ from ._metrics import check_targets
 
 
 class TargetPower(NamedTuple):
-    """The shares of a target in the spectrum of a kernel.
+    """The shares of a target on the eigenvectors of a kernel.
 
     Attributes:
         values: eigenvalues, descending.
-        shares: share of |y|^2 on each eigenvector; they sum to 1.
-        cumulative: share on this eigenvector and all before it.
+        shares: the share of |y|^2 on each eigenvector; they sum to 1.
+        cumulative: the share on this eigenvector and all before it.
     """
 
     values: Float[Array, " size"]
@@ -45,10 +45,10 @@ def trace(kernel: Kernel) -> Float[Array, ""]:
 
 
 def spectrum(kernel: Kernel) -> Float[Array, " size"]:
-    """The eigenvalues, descending; inside traces those of the symmetric part.
+    """The eigenvalues, descending; inside a trace, those of the symmetric part.
 
-    Kernels have none below 0, but rounding finds some: those down to -size * eps * (largest) are set to 0. More
-    negative ones are returned as found: the matrix is then not a kernel.
+    A kernel has no negative eigenvalues, but rounding may give some: those down to -size * eps * (largest) are set to
+    0. More negative ones are returned as found: the matrix is then not a kernel.
 
     Example:
         >>> print(js.kernels.spectrum(jnp.array([[2.0, 1.0], [1.0, 2.0]])).round(4))
@@ -56,7 +56,7 @@ def spectrum(kernel: Kernel) -> Float[Array, " size"]:
 
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n), or it is not symmetric.
-        TypeError: it is no array of real numbers.
+        TypeError: the kernel is not an array of real numbers.
     """
     matrix, size = _scaled(_symmetric(kernel))
     return size * _without_rounding(_eigenvalues(matrix)[::-1])
@@ -65,8 +65,8 @@ def spectrum(kernel: Kernel) -> Float[Array, " size"]:
 def entropy(kernel: Kernel) -> Float[Array, ""]:
     """The von Neumann entropy -tr(rho log rho) of rho = K/tr K, in nats: from 0 (one direction) to log(size).
 
-    0 log 0 = 0, with derivative 0: the true one is infinite, for a new direction raises the entropy at once. NaN if
-    the kernel is 0 or has an eigenvalue below 0 by more than rounding.
+    0 log 0 = 0, with derivative 0. The true derivative is infinite: a new direction raises the entropy infinitely fast.
+    NaN if the kernel is 0 or has an eigenvalue that is negative beyond rounding.
 
     Example:
         >>> print(f"{js.kernels.entropy(jnp.eye(4)):.3f}")
@@ -77,7 +77,7 @@ def entropy(kernel: Kernel) -> Float[Array, ""]:
     """
     values = spectrum(_scaled(as_matrix(real_array(kernel, "kernel")))[0])
     shares = jnp.where(jnp.all(values >= 0), values, jnp.nan) / jnp.sum(values)
-    # The inner where keeps log 0 out: the outer one hides its value, but not the NaN in its derivative.
+    # The inner where avoids log 0: the outer one would hide its value, but not the NaN in its derivative.
     empty = shares == 0
     return -jnp.sum(jnp.where(empty, 0, shares * jnp.log(jnp.where(empty, 1, shares))))
 
@@ -96,7 +96,7 @@ def effective_rank(kernel: Kernel) -> Float[Array, ""]:
 
 
 def participation_ratio(kernel: Kernel) -> Float[Array, ""]:
-    """(tr K)^2/|K|^2, from 1 to the size: another effective rank, ruled by the large eigenvalues.
+    """(tr K)^2/|K|^2, from 1 to the size: another effective rank, dominated by the large eigenvalues.
 
     It needs no decomposition. NaN if the kernel is 0.
 
@@ -114,9 +114,9 @@ def participation_ratio(kernel: Kernel) -> Float[Array, ""]:
 def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
     """The share of the target on each eigenvector v_k: (v_k . y)^2/|y|^2, of shape (n c,).
 
-    For a kernel (n, n), sum_a (v_k . y_a)^2/|y|^2 over the columns of y, of shape (n,). Within equal eigenvalues the
-    shares depend on the basis that was found; their sum does not, and only where eigenvalues differ is there a
-    derivative. NaN for y = 0.
+    For a kernel (n, n), sum_a (v_k . y_a)^2/|y|^2 over the columns of y, of shape (n,). For equal eigenvalues the
+    shares depend on the basis that was found, but their sum does not. The derivative exists only if all eigenvalues
+    differ. NaN for y = 0.
 
     Example:
         >>> power = js.kernels.target_power(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[3.0], [1.0]]))
@@ -137,9 +137,9 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
 
 
 def _scaled(matrix: Array) -> tuple[Array, Array]:
-    """A matrix over its size as `scaled` has it, rounded to a power of two, and that power.
+    """A matrix divided by its size (see `scaled`), rounded to a power of two, and that power.
 
-    Small eigenvalues would see that the entries of another quotient are rounded.
+    Division by another number would round the entries, which changes small eigenvalues.
     """
     _, size = scaled(matrix)
     # frexp gives size = m 2^e, 1/2 <= m < 1, so this is the largest power of two up to size: division by it is exact.
@@ -147,9 +147,9 @@ def _scaled(matrix: Array) -> tuple[Array, Array]:
     return matrix / two, two
 
 
-# In float32 the small eigenvalues, of which there are many, and the vectors behind them would be rounding of the
-# largest one, though the matrix holds them better: they are found in float64. Derivatives, which JAX cannot take
-# through a change of its precision, stay in the matrix's own dtype.
+# In float32 the many small eigenvalues and their vectors would drown in the rounding of the largest, although the
+# matrix resolves them. So the decomposition is in float64. JAX cannot differentiate through a change of precision, so
+# derivatives stay in the matrix's own dtype.
 @jax.custom_jvp
 def _eigenvalues(matrix: Float[Array, "size size"]) -> Float[Array, " size"]:
     with jax.enable_x64(True):
