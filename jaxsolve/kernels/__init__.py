@@ -1,4 +1,4 @@
-"""Neural tangent kernels: of networks at finite and infinite width, and what can be computed from a kernel matrix."""
+"""Neural tangent kernels of networks at finite and infinite width, and functions of a kernel matrix."""
 
 from .finite._check import check as check
 from .finite._empirical import empirical as empirical, memory_estimate as memory_estimate, unit_rates as unit_rates

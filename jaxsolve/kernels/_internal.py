@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Names of this package that other packages use and users do not."""
 
 from .finite._batches import rows as rows
 from .finite._check import coarsest as coarsest

@@ -1,4 +1,4 @@
-"""The largest eigenvalues of an operator known by its products."""
+"""The largest eigenvalues of an operator that is known by its products with vectors."""
 
 from typing import Any, NamedTuple
 
@@ -12,20 +12,20 @@ from ..._numerics import nonzero, scaled
 from ._matrix_free import AbstractSymmetricOperator, check_operator
 
 
-# Vectors multiplied at once: they share the passes through the network, and each needs memory of its own.
+# The number of vectors multiplied at once: they share passes through the network, but each one needs memory.
 VECTORS_AT_ONCE = 8
-# JAX's LOBPCG takes only matrices of more than so many rows per eigenpair; smaller ones are cheap to form.
+# JAX's LOBPCG needs more than this many rows per eigenpair; smaller matrices are cheap to form.
 ROWS_PER_PAIR = 5
 
 
 class Eigenpairs(NamedTuple):
-    """The largest eigenvalues, descending, and how well each is known.
+    """The largest eigenvalues, descending, with their eigenvectors and residuals.
 
     Attributes:
         values: eigenvalues, shape (k,).
         vectors: orthonormal eigenvectors, shaped like the operator's vectors with a first axis of k.
         residuals: |A v - value v|: an eigenvalue of A lies within this distance.
-        steps: iterations taken; 0 where the matrix was small enough to be formed.
+        steps: iterations taken; 0 if the matrix was small enough to form.
     """
 
     values: Float[Array, " k"]
@@ -42,18 +42,18 @@ def top_eigenpairs(
     tol: float | Float[Array, ""] | None = None,
     max_steps: int = 200,
 ) -> Eigenpairs:
-    """The k algebraically largest eigenvalues and their eigenvectors, by LOBPCG (Knyazev 2001), in or out of jit.
+    """The k algebraically largest eigenvalues and their eigenvectors, by LOBPCG (Knyazev 2001), inside or outside jit.
 
-    Eigenvalues are Rayleigh quotients, so their error is about residual^2/gap, and their derivative is that of simple
-    eigenvalues; eigenvectors have none. An operator of at most 5 k rows is formed and diagonalized.
+    Eigenvalues are Rayleigh quotients, so their error is about residual^2/gap. They have the derivative of simple
+    eigenvalues; eigenvectors have none. An operator with at most 5 k rows is formed and diagonalized.
 
     Arguments:
-        operator: such as `NTKOperator(net, x)`.
-        k: how many eigenvalues.
-        key: random key of the starting vectors.
-        tol: residuals, relative to the largest eigenvalue, at which to stop. None takes eps^(3/4) of the dtype. The
-            norm is only estimated, so the last residuals may be a few times larger or smaller.
-        max_steps: the most iterations, of 4 k products each. Where they do not suffice, `residuals` show it.
+        operator: a symmetric operator, such as `NTKOperator(net, x)`.
+        k: the number of eigenvalues.
+        key: random key for the starting vectors.
+        tol: the tolerance on residuals, relative to the largest eigenvalue; None takes eps^(3/4) of the dtype. That
+            eigenvalue is only estimated, so the final residuals may be a few times larger or smaller.
+        max_steps: the largest number of iterations, of 4 k products each. If they do not suffice, `residuals` show it.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -73,7 +73,7 @@ def top_eigenpairs(
     require_size(max_steps, "max_steps")
     if tol is not None:
         tol = one_number(tol, "tol", hint="; a tolerance must be positive")
-    # LOBPCG of JAX keeps its program by the function it is given, and with it what that one closes over.
+    # JAX's LOBPCG caches its program by the function that it is given, and so keeps what this one closes over.
     with jax.check_tracer_leaks(False):
         return _top_eigenpairs(operator, k, key, tol, max_steps)
 
@@ -98,7 +98,7 @@ def _top_eigenpairs(
         vectors, steps = _lobpcg(fixed, k, key, tol, max_steps, dtype)
     vectors = jax.lax.stop_gradient(vectors)
     moved = products(operator, vectors)
-    # With the vectors held, the derivative of v^T A v is v^T dA v: that of a simple eigenvalue (Hellmann-Feynman).
+    # With fixed vectors, the derivative of v^T A v is v^T dA v, as for a simple eigenvalue (Hellmann-Feynman).
     values = jnp.sum(vectors * moved, axis=0)
     order = jnp.argsort(-jax.lax.stop_gradient(values))
     # Scaled, so that the squares in the norm neither overflow nor vanish.
@@ -111,13 +111,13 @@ def _lobpcg(operator, k, key, tol, max_steps, dtype):
     start = jax.random.normal(key, (operator.size, k), dtype)
     size = nonzero(jnp.max(jnp.abs(products(operator, start))) / jnp.max(jnp.abs(start)))
     # Scaled to order one, or float32 overflows. Shifted by 1, because the routine measures residuals relative to the
-    # eigenvalue, and would never stop at eigenvalues of 0.
+    # eigenvalue and would never stop at an eigenvalue of 0.
     shifted = lambda v: products(operator, v) / size + v
     eps = float(jnp.finfo(dtype).eps)
     tolerance = eps**0.75 if tol is None else tol
     # The routine stops at residuals below tol * 10 n (value + |A v|).
     scaled_tolerance = jnp.asarray(tolerance, dtype) / (20 * operator.size)
-    from jax.experimental.sparse.linalg import lobpcg_standard  # it imports scipy.sparse, which is slow
+    from jax.experimental.sparse.linalg import lobpcg_standard  # imported late: it imports scipy.sparse, which is slow
 
     _, vectors, steps = lobpcg_standard(shifted, start, max_steps, scaled_tolerance)
     return vectors, steps

@@ -1,4 +1,4 @@
-"""Trace and Frobenius norm of an operator known by its products."""
+"""The trace and Frobenius norm of an operator that is known by its products with vectors."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         value: the estimate.
-        standard_error: its standard deviation, as far as the samples show it. NaN from one sample.
+        standard_error: its standard deviation, estimated from the samples. NaN for one sample.
     """
 
     value: Float[Array, ""]
@@ -28,8 +28,8 @@ class Estimate(NamedTuple):
 def estimate_trace(operator: AbstractSymmetricOperator, *, key: Key[Array, ""], n_products: int = 60) -> Estimate:
     """tr A by Hutch++ (Meyer, Musco, Musco & Woodruff 2021): unbiased, with an error of order 1/n_products if A >= 0.
 
-    A third of the products finds a subspace Q that holds the large eigenvalues, a third takes the trace on it, and a
-    third estimates the trace off it by random vectors, whose error alone remains.
+    A third of the products finds a subspace Q with the large eigenvalues, and a third gives the exact trace on it. The
+    last third estimates the rest of the trace by random vectors, the only source of error.
 
     Arguments:
         operator: such as `NTKOperator(net, x)`.
@@ -46,7 +46,7 @@ def estimate_trace(operator: AbstractSymmetricOperator, *, key: Key[Array, ""], 
 
     Raises:
         ValueError: n_products is below 3.
-        TypeError: n_products is not an integer, operator no operator, or key no key.
+        TypeError: n_products is not an integer, operator is not an operator, or key is not a key.
     """
     check_operator(operator, key)
     return _estimate_trace(operator, _share(n_products, 3), key)
@@ -55,9 +55,9 @@ def estimate_trace(operator: AbstractSymmetricOperator, *, key: Key[Array, ""], 
 def estimate_frobenius_norm(
     operator: AbstractSymmetricOperator, *, key: Key[Array, ""], n_products: int = 60
 ) -> Estimate:
-    """|A| = sqrt(tr A^2), with the trace of A^2 by Hutch++: an error of order 1/n_products.
+    """|A| = sqrt(tr A^2), with the trace of A^2 by Hutch++ and an error of order 1/n_products.
 
-    Half of the products finds the subspace; the rest needs one each, not two, for v^T A^2 v = |A v|^2.
+    Half of the products finds the subspace. The rest needs one product per vector, not two: v^T A^2 v = |A v|^2.
 
     Arguments:
         operator: such as `NTKOperator(net, x)`.
@@ -73,7 +73,7 @@ def estimate_frobenius_norm(
 
     Raises:
         ValueError: n_products is below 4.
-        TypeError: n_products is not an integer, operator no operator, or key no key.
+        TypeError: n_products is not an integer, operator is not an operator, or key is not a key.
     """
     check_operator(operator, key)
     return _estimate_norm(operator, _share(n_products, 4), key)
@@ -97,7 +97,7 @@ def _estimate_trace(operator: AbstractSymmetricOperator, share: int, key: Key[Ar
 def _estimate_norm(operator: AbstractSymmetricOperator, share: int, key: Key[Array, ""]) -> Estimate:
     inside, outside = _split(operator, share, 2, key)
     on, off = products(operator, inside), products(operator, outside)
-    # |A|^2 = |A Q|^2 + tr P A^2 P, as squares over one size that cancels out: it needs no derivative.
+    # |A|^2 = |A Q|^2 + tr P A^2 P, with squares relative to one size, which cancels and so needs no derivative.
     size = jax.lax.stop_gradient(nonzero(jnp.maximum(jnp.max(jnp.abs(on)), jnp.max(jnp.abs(off)))))
     square = _collect(jnp.sum((on / size) ** 2), jnp.sum((off / size) ** 2, axis=0))
     value = safe_sqrt(square.value)
@@ -108,15 +108,15 @@ def _estimate_norm(operator: AbstractSymmetricOperator, share: int, key: Key[Arr
 def _split(
     operator: AbstractSymmetricOperator, share: int, power: int, key: Key[Array, ""]
 ) -> tuple[Float[Array, "size inside"], Float[Array, "size share"]]:
-    """An orthonormal basis Q of a range of A^power, and random signs with their part along Q taken out."""
+    """An orthonormal basis Q of a range of A^power, and random signs without their part along Q."""
     _, _, dtype = operator.flat()
     fixed = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, operator)
     sketch, rest = jax.random.split(key)
     ranged = jax.random.normal(sketch, (operator.size, min(share, operator.size)), dtype)
     for _ in range(power):
-        # Only the range counts, so each power is brought back to a size that cannot overflow.
+        # Only the range counts, so each power is rescaled to avoid overflow.
         ranged, _ = scaled(products(fixed, ranged))
-    basis, _ = jnp.linalg.qr(ranged)  # any Q serves, so none of its derivative is needed
+    basis, _ = jnp.linalg.qr(ranged)  # any Q serves, so its derivative is not needed
     signs = jax.random.rademacher(rest, (operator.size, share), dtype)
     off = signs - basis @ (basis.T @ signs)
     return basis, off - basis @ (basis.T @ off)  # twice, or rounding leaves a part along Q

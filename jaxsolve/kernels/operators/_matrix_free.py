@@ -1,6 +1,6 @@
-"""Symmetric operators of a network known only by their products with vectors: no kernel, Jacobian or Hessian is formed.
+"""Symmetric operators of a network, as products with vectors: no kernel, Jacobian or Hessian is formed.
 
-Samples go through the network in batches, so memory grows with the batch and not with their number.
+Samples go through the network in batches, so memory grows with the batch size and not with the number of samples.
 """
 
 import abc
@@ -22,7 +22,7 @@ from ..finite._inputs import check_inputs, check_rates
 
 
 class AbstractSymmetricOperator(eqx.Module):
-    """A symmetric linear map between arrays, or pytrees of arrays, of one structure.
+    """A symmetric linear map on arrays, or pytrees of arrays, of one structure.
 
     Example:
         >>> class Diagonal(js.kernels.AbstractSymmetricOperator):
@@ -42,43 +42,43 @@ class AbstractSymmetricOperator(eqx.Module):
     @property
     @abc.abstractmethod
     def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of the vectors it acts on."""
+        """The shapes and dtypes of the vectors it acts on."""
 
     @abc.abstractmethod
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
-        """Its product with a vector."""
+        """The product with a vector."""
 
     @property
     def size(self) -> int:
-        """Numbers in a vector."""
+        """The number of entries in a vector."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.structure))
 
     def flat(self) -> tuple[Callable[[Array], Array], Callable[[Array], PyTree], Any]:
-        """The product on flat vectors, what turns a flat vector into one of this structure, and the dtype."""
+        """The product on flat vectors, the function that unravels a flat vector, and the dtype."""
         zero, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.structure))
         return lambda v: ravel_pytree(self.mv(unravel(v)))[0], unravel, zero.dtype
 
 
 def check_operator(operator: Any, key: Any) -> None:
-    """Raises TypeError or ValueError for what is no operator, or no random key."""
+    """Raises TypeError or ValueError if this is not an operator, or not a random key."""
     accepted = "a symmetric operator such as kernels.NTKOperator(net, x)"
     require_kind(operator, AbstractSymmetricOperator, "operator", accepted)
     require_key(key)
 
 
 class NTKOperator(AbstractSymmetricOperator):
-    """The empirical NTK sum_l eta_l <df/dtheta_l, df/dtheta_l> on a training set, `js.kernels.empirical`, by products.
+    """The empirical NTK sum_l eta_l <df/dtheta_l, df/dtheta_l> of `js.kernels.empirical`, on a training set.
 
     K v = J (eta J^T v): one backward and one forward derivative per batch of samples.
 
     Arguments:
-        net: a network or any Equinox module acting on one sample and returning (c,).
+        net: a network, or any Equinox module that maps one sample to shape (c,).
         x: inputs, shape (n, ...).
-        eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's).
-            None takes 1 everywhere: the plain NTK.
-        batch_size: samples that go through the network at once. None takes as many as keep what a backward pass saves
-            below 64 MiB. On CPU, XLA is slow at channel-first convolutions in batches (jax issue 12868), not at
-            channel-last ones.
+        eta: learning rates, a pytree with a scalar for every trainable array, such as `js.nets.rates(net)`. None takes
+            1 everywhere, for the plain NTK.
+        batch_size: the number of samples that go through the network at once. None takes as many as keep the values
+            saved for the backward pass below 64 MiB. On CPU, XLA is slow at batched channel-first convolutions (jax
+            issue 12868), but not at channel-last ones.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -88,7 +88,7 @@ class NTKOperator(AbstractSymmetricOperator):
         True
 
     Raises:
-        ValueError: x holds no sample, net does not return shape (c,), or batch_size is below 1.
+        ValueError: x is empty, net does not return shape (c,), or batch_size is below 1.
         TypeError: batch_size is not an integer.
     """
 
@@ -114,11 +114,11 @@ class NTKOperator(AbstractSymmetricOperator):
 
     @hashable
     def cross(self, x: Inputs, v: Float[Array, "n out"]) -> Float[Array, "m out"]:
-        """K(x, x_train) v at other inputs, shape (m, c): what kernel regression predicts with coefficients v.
+        """K(x, x_train) v at other inputs, shape (m, c): the prediction of kernel regression with coefficients v.
 
         Raises:
-            ValueError: v is not one number per training sample and output, or x are no inputs of the network.
-            TypeError: v is no array of real numbers.
+            ValueError: v is not one number per training sample and output, or the network does not accept x.
+            TypeError: v is not an array of real numbers.
         """
         check_inputs(self.net, self.x, x, names=("x_train", "x"))
         return _kernel_product(self, x, self._coefficients(v))
@@ -131,14 +131,14 @@ class NTKOperator(AbstractSymmetricOperator):
 
 
 class GaussNewtonOperator(AbstractSymmetricOperator):
-    """The Gauss-Newton matrix J^T H J in parameter space, H the Hessian of the loss in f.
+    """The Gauss-Newton matrix J^T H J in parameter space, where H is the Hessian of the loss in f.
 
-    With rates it is sqrt(eta) J^T H J sqrt(eta), which has the eigenvalues of eta J^T H J and stays symmetric: those
-    off 0 are also those of H^(1/2) K H^(1/2) with the eta-weighted NTK K.
+    With rates it is sqrt(eta) J^T H J sqrt(eta), which is symmetric and has the eigenvalues of eta J^T H J. Its nonzero
+    eigenvalues are also those of H^(1/2) K H^(1/2) with the eta-weighted NTK K.
 
     Arguments:
         net, x, eta, batch_size: as for `NTKOperator`.
-        hessian: d^2 loss/d f_i d f_i of every sample, shape (n, c, c): `loss.hessian(f, y)`, which carries 1/n.
+        hessian: d^2 loss/d f_i d f_i for every sample, shape (n, c, c): `loss.hessian(f, y)`, which carries 1/n.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -149,7 +149,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
         12 (4, 2)
 
     Raises:
-        ValueError: hessian does not have shape (n, c, c); and as for `NTKOperator`.
+        ValueError: hessian does not have shape (n, c, c); or as for `NTKOperator`.
         TypeError: batch_size is not an integer.
     """
 
@@ -186,8 +186,8 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
 class HessianOperator(AbstractSymmetricOperator):
     """The Hessian of a loss in parameter space: J^T H J + sum_i (dloss/df_i) d^2 f_i/dtheta^2.
 
-    With rates it is sqrt(eta) (...) sqrt(eta), as for `GaussNewtonOperator`. The loss enters only by its derivatives
-    at the present outputs f, so any loss serves, and centered networks work as well.
+    With rates it is sqrt(eta) (...) sqrt(eta), as for `GaussNewtonOperator`. The loss enters only through its
+    derivatives at the current outputs f, so any loss works, and so do centered networks.
 
     Arguments:
         net, x, eta, batch_size: as for `NTKOperator`.
@@ -204,7 +204,7 @@ class HessianOperator(AbstractSymmetricOperator):
         True
 
     Raises:
-        ValueError: gradient or hessian have another shape; and as for `NTKOperator`.
+        ValueError: gradient or hessian has another shape; or as for `NTKOperator`.
         TypeError: batch_size is not an integer.
     """
 
@@ -243,14 +243,14 @@ class HessianOperator(AbstractSymmetricOperator):
         return _hessian_product(self, v)
 
 
-# Outside of `jax.jit`, a loop over batches would be compiled anew for every product.
+# Outside `jax.jit`, a loop over batches would be recompiled for every product.
 
 
 @eqx.filter_jit
 def _kernel_product(operator: NTKOperator, x: Inputs, v: Array) -> Array:
     params, f = function(operator.net)
     backward = lambda x, v: jax.vjp(lambda p: f(p, x), params)[1](v)[0]
-    # eta J^T v is a sum over batches; each batch of J times that is then a batch of K v.
+    # eta J^T v is a sum over batches; each batch of J times this sum is a batch of K v.
     direction = _weighted(operator.eta, sum_batches(backward, operator.batch_size, operator.x, v))
     forward = lambda x: jax.jvp(lambda p: f(p, x), (params,), (direction,))[1]
     return map_batches(forward, operator.batch_size, x)
@@ -265,7 +265,7 @@ def _gauss_newton_product(operator: GaussNewtonOperator, v: PyTree) -> PyTree:
         moved = jax.jvp(lambda p: f(p, x), (params,), (half,))[1]
         return jax.vjp(lambda p: f(p, x), params)[1](jnp.einsum("nab,nb->na", hessian, moved))[0]
 
-    # Rows that fill up a batch have H = 0 and add nothing.
+    # Rows that pad a batch have H = 0 and add nothing.
     total = sum_batches(product, operator.batch_size, operator.x, operator.hessian)
     return _weighted(jax.tree.map(jnp.sqrt, operator.eta), total)
 
@@ -280,7 +280,7 @@ def _hessian_product(operator: HessianOperator, v: PyTree) -> PyTree:
 
         def slope(p):
             out, back = jax.vjp(lambda q: f(q, x), p)
-            # To first order, the gradient in f where the outputs have moved from `now` to `out`.
+            # The gradient in f, to first order, after the outputs have moved from `now` to `out`.
             return back(gradient + jnp.einsum("nab,nb->na", hessian, out - now))[0]
 
         # Forward over reverse: the derivative of the gradient along v is the Hessian times v (Pearlmutter 1994).
@@ -291,9 +291,9 @@ def _hessian_product(operator: HessianOperator, v: PyTree) -> PyTree:
 
 
 def _rates(net: Any, x: Any, eta: PyTree | None) -> PyTree:
-    """The rates as given, or 1 everywhere, once network, inputs and rates have been checked."""
+    """The given rates, or 1 everywhere, after checks of network, inputs and rates."""
     if callable(net) and not jax.tree.leaves(eqx.filter(net, eqx.is_array)):
-        output(net, x)  # of a function, what it returns says more than its lack of arrays
+        output(net, x)  # for a function, an error about its output is clearer than one about its lack of arrays
     check_inputs(net, x, None, names=("x", "x2"))
     if eta is None:
         return unit_rates(net)
