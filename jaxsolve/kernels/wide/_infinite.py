@@ -1,9 +1,9 @@
-r"""The kernels of a network of infinite width, with the prefactors that its scaling has at the width it has.
+r"""The kernels of a network of infinite width, with the prefactors of its scaling at its actual width.
 
-From the covariance $\Sigma$ of a layer's inputs (per feature) and the kernel $\Theta$ of the layers below it, $m W$
-makes $d m^2 \sigma^2 \Sigma$ and $d m^2 (\eta \Sigma + \sigma^2 \Theta)$ with $d$ = fan_in (a convolution averages them
-over its window), a bias adds $\sigma_b^2$ and $\eta_b$, an activation makes $E[\phi(u) \phi(v)]$ and
-$E[\phi'(u) \phi'(v)] \Theta$ over $u, v \sim N(0, \Sigma)$ (Jacot et al. 2018; Lee et al. 2019; Arora et al. 2019).
+A layer maps the covariance $\Sigma$ of its inputs (per feature) and the kernel $\Theta$ of the layers below it. $m W$
+gives $d m^2 \sigma^2 \Sigma$ and $d m^2 (\eta \Sigma + \sigma^2 \Theta)$ with $d$ = fan_in (a convolution averages them
+over its window). A bias adds $\sigma_b^2$ and $\eta_b$. An activation gives $E[\phi(u) \phi(v)]$ and $E[\phi'(u)
+\phi'(v)] \Theta$ over $u, v \sim N(0, \Sigma)$ (Jacot et al. 2018; Lee et al. 2019; Arora et al. 2019).
 """
 
 import math
@@ -30,11 +30,10 @@ class InfiniteKernels(eqx.Module):
     """Kernels of a network of infinite width. They are the same for every output; different outputs are independent.
 
     Attributes:
-        nngp: covariance of the outputs at the start, gamma^2 included.
-        error: an estimate of the largest error of `nngp` and `ntk` relative to their size, sqrt(K[i, i] K[j, j]), that
-            the activations without closed form leave: of each the most that it may be, summed over the layers. 0 where
-            all are in closed form, and NaN where neural-tangents gave the kernels, which estimates none. Rounding is
-            not in it.
+        nngp: covariance of the initial outputs, gamma^2 included.
+        error: an estimate of the largest error of `nngp` and `ntk` due to activations without closed form, relative to
+            their size sqrt(K[i, i] K[j, j]): a bound for each, summed over the layers. It is 0 if all are in closed
+            form, and NaN for kernels from neural-tangents, which has no estimate. Rounding is not included.
     """
 
     nngp: Float[Array, "n m"]
@@ -62,30 +61,30 @@ def infinite(
 ) -> InfiniteKernels:
     """The leading order of the kernels of a wide network, for weights drawn by `js.nets.Gaussian`.
 
-    Multipliers, sigmas, rates, biases and gamma are those of the network's scaling at this width: of `Scaling.ntk` the
-    limit itself, of `Scaling.standard` a kernel that grows like the width. The values of the weights do not matter.
-    Whether the kernel of a wide network also stays the same in training is another question: see `js.InfiniteWidth`.
+    Multipliers, sigmas, rates, biases and gamma are those of the network's scaling at this width: `Scaling.ntk` gives
+    the limit itself, `Scaling.standard` a kernel that grows like the width. The values of the weights do not matter.
+    Whether the kernel of a wide network stays constant in training is another question: see `js.InfiniteWidth`.
 
     erf, gelu and every positively homogeneous function of degree 0 to 8 (relu, abs, relu(z)^2, z^5, sign: any function
-    that is a z^k above 0 and b (-z)^k below, however it is written) are in closed form. All others are by a series that
-    suits smooth ones: tanh is good to 3e-7 for pre-activations of standard deviations up to 3, and to 1e-2 up to 10.
-    What a kink elsewhere than at 0, a high frequency or a fast growth costs is estimated: `error` holds it, and outside
-    of a trace a UserWarning names each activation whose share is above 1e-7 in float64, 3e-5 in float32.
-    Rounding comes on top, for pairs that are nearly parallel: an angle is known to eps / angle, and what is closer than
-    sqrt(16 eps) counts as parallel. In float32 the NTK of relu is off by up to 2e-4 at angles of 1e-3 and one hidden
-    layer, by 4e-3 at 20 layers, by 4e-5 there at angles of 0.01; that of erf, gelu and tanh by up to 8 eps s^2 at
-    pre-activations of deviation s (1e-4 at 10). Pairs of equal inputs are good to some 10 eps per layer.
-    Convolutional networks need the kernels between all pairs of pixels: n m (height width)^2 numbers at the largest
-    image between their layers. Differentiable in everything continuous; in the inputs where no two are parallel.
+    that is a z^k above 0 and b (-z)^k below, however it is written) have closed forms. All others use a series, which
+    suits smooth functions: tanh is accurate to 3e-7 for pre-activations with standard deviations up to 3, and to 1e-2
+    up to 10. The error due to a kink away from 0, a high frequency or fast growth is estimated in `error`; outside a
+    trace, a UserWarning names each activation whose share exceeds 1e-7 in float64 or 3e-5 in float32. Rounding adds to
+    this for nearly parallel pairs: an angle is known to eps / angle, and pairs closer than sqrt(16 eps) count as
+    parallel. In float32 the NTK of relu is off by up to 2e-4 at angles of 1e-3 with one hidden layer and 4e-3 with 20,
+    where it is off by 4e-5 at angles of 0.01; the NTK of erf, gelu and tanh by up to 8 eps s^2 at pre-activations with
+    deviation s (1e-4 at 10). Pairs of equal inputs are accurate to some 10 eps per layer. Convolutional networks need
+    the kernels between all pairs of pixels: n m (height width)^2 numbers at the largest image between their layers. The
+    kernels are differentiable in everything continuous; in the inputs, only where no two are parallel.
 
     Arguments:
         net: a network of dense and convolutional layers, biases, activations, averages over the image and residual
             branches (`js.nets.AbstractLayered`); or `(init_fn, apply_fn, kernel_fn)` of `neural_tangents.stax`, or
-            `js.nets.from_stax` of it, whose kernels are what its kernel_fn returns, by its own parameterization.
+            `js.nets.from_stax` of it, for the kernels that kernel_fn returns, in its own parameterization.
         x1: inputs, shape (n, ...).
         x2: other inputs, shape (m, ...); None takes x1.
         eta: learning rates, as for `js.kernels.empirical`: `js.nets.rates(net)` drive f, None takes 1 everywhere.
-            Those of neural-tangents are 1.
+            Networks of neural-tangents have rates of 1.
 
     Example:
         >>> net = js.nets.MLP(
@@ -98,10 +97,10 @@ def infinite(
 
     Raises:
         TypeError: the network does not name its layers.
-        ValueError: inputs do not fit the network, dtypes are mixed, or a layer has no limit in closed form: then it is
-            named (normalizations; an activation of what is not Gaussian, as after the blocks of `ResNet18`),
-            or the network is padded; eta is given for a network of neural-tangents. `.ntk` of the result: an activation
-            jumps (sign, floor, round).
+        ValueError: inputs do not fit the network, dtypes are mixed, a layer has no limit in closed form (the message
+            names it: a normalization, or an activation of non-Gaussian features, as after the blocks of `ResNet18`),
+            the network is padded, or eta is given for a network of neural-tangents. From `.ntk` of the result: an
+            activation jumps (sign, floor, round).
         NeuralTangentsUnavailable: neural-tangents is missing or broken.
         MemoryError: the kernels do not fit into memory.
     """
@@ -124,7 +123,7 @@ def infinite(
         check_rates(net, eta)
     with memory_for("this kernel", "take fewer samples"):
         eta = unit_rates(net) if eta is None else eta
-        # JAX returns before it has computed: to wait here brings a lack of memory to light inside of the block.
+        # JAX dispatches asynchronously: waiting here raises a lack of memory inside the block.
         nngp, ntk, doubts = jax.block_until_ready(_infinite(net, eta, x1, x2))
     bound = 1e-7 if x1.dtype == jnp.float64 else 3e-5
     for place, error in doubts.items():
@@ -142,7 +141,7 @@ def infinite(
 
 @eqx.filter_jit
 def _infinite(net: AbstractLayered, eta: PyTree, x1: Array, x2: Array | None) -> tuple[Array, Array, dict[str, Array]]:
-    """NNGP, NTK, and of each activation without closed form the error."""
+    """The NNGP, the NTK, and the error of each activation without closed form."""
     doubts: dict[str, Array] = {}
     with stax() as library:
         kernel = library.Identity()[2](_channels_last(x1), None if x2 is None else _channels_last(x2))
@@ -163,8 +162,8 @@ def _channels_last(x: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
 class _KernelRecursion(eqx.Module):
     """Sends a `neural_tangents.Kernel` through the layers of a network.
 
-    Its `nngp` is (n, m), for images (n, m, h, h, w, w) or (n, m, w, w, h, h); `cov1`, `cov2` are those of each sample
-    with itself (cov2 None: x2 is x1). Rates and sigmas stay out of the library, which knows one rate for all layers.
+    Its `nngp` is (n, m), for images (n, m, h, h, w, w) or (n, m, w, w, h, h). `cov1` and `cov2` are of each sample with
+    itself (cov2 is None if x2 is x1). Rates and sigmas stay out of the library, which has one rate for all layers.
     """
 
     net: AbstractLayered
@@ -178,7 +177,7 @@ class _KernelRecursion(eqx.Module):
             if isinstance(layer, AbstractWeighted):
                 kernel = self._weighted(layer, kernel)
             elif isinstance(layer, Bias):
-                # The derivative by a bias is 1: its variance adds to all covariances, and its rate to the NTK.
+                # A bias has the derivative 1: its variance adds to all covariances, and its rate to the NTK.
                 variance = self.net.scaling.bias_sigma**2
                 kernel = _map(lambda part, v=variance: part + v, kernel, kernel.ntk + layer.parameter(self.eta))
             elif isinstance(layer, Apply):
@@ -197,11 +196,11 @@ class _KernelRecursion(eqx.Module):
         m, sigma = self.net.scaling.multiplier[layer.index], self.net.scaling.sigma[layer.index]
         fan_in = math.prod(shape[1:])
         variance = fan_in * (m * sigma) ** 2
-        # d m^2 (eta Sigma + sigma^2 Theta), as in the text above: what these weights add, and what passes them.
+        # d m^2 (eta Sigma + sigma^2 Theta), as above: the term of these weights, and the kernel passed through them.
         ntk = fan_in * m * (layer.parameter(self.eta) * m) * kernel.nngp + variance * kernel.ntk
         kernel = _map(lambda part: variance * part, kernel, ntk)
         if isinstance(layer, Conv):
-            # The library only averages over windows: its own NTK would take all rates to be 1.
+            # The library is used only to average over windows: its own NTK would set all rates to 1.
             average = self.library.Conv(1, shape[2:], (layer.stride, layer.stride), "SAME")[2]
             ntk = average(kernel.replace(nngp=kernel.ntk, ntk=None)).nngp
             return average(kernel.replace(ntk=None)).replace(ntk=ntk)
@@ -209,14 +208,14 @@ class _KernelRecursion(eqx.Module):
 
 
 def _map(f: Any, kernel: Any, ntk: Array) -> Any:
-    """The kernel with f of its covariances, and another NTK."""
+    """The kernel with f applied to its covariances, and another NTK."""
     cov2 = None if kernel.cov2 is None else f(kernel.cov2)
     return kernel.replace(nngp=f(kernel.nngp), cov1=f(kernel.cov1), cov2=cov2, ntk=ntk)
 
 
 def _add(one: Any, two: Any) -> Any:
     """The kernel of the sum of two independent features."""
-    # The library exchanges height and width on the way; a sum needs both in one order.
+    # The library swaps height and width along the way; a sum needs both in one order.
     if one.is_reversed != two.is_reversed:
         one = one.reverse()
     cov2 = None if one.cov2 is None else one.cov2 + two.cov2
@@ -229,7 +228,7 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
     if activation.linear:
         return kernel, None
     form = closed_form(activation)
-    # Else XLA would write the variances of all layers below anew into the loop over pairs, and compile for minutes.
+    # Otherwise XLA inlines the variances of all layers below into the loop over pairs, and compiles for minutes.
     deviations: tuple[Array, Array] = jax.lax.optimization_barrier(_deviations(kernel))
     points = [expand(activation, s) for s in deviations] if form is None else []
 
@@ -256,26 +255,26 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
 
 
 def _correlation(covariance: Array, one: Array, two: Array, samples: int) -> Array:
-    """0 where one of the two does not vary, exactly 1 or -1 where that is what rounding lets it be.
+    """The correlation: 0 where either side does not vary, and exactly 1 or -1 within rounding of it.
 
-    Left to rounding, the angle of parallel vectors would be of order sqrt(eps), with derivatives of any size.
+    Otherwise the angle between parallel vectors would be of order sqrt(eps), with derivatives of any size.
     """
     left, right = _sides(covariance, samples)
     rho = covariance / nonzero(jnp.expand_dims(one, left)) / nonzero(jnp.expand_dims(two, right))
     parallel = jnp.abs(rho) > 1 - 8 * jnp.finfo(rho.dtype).eps
-    # The value is rounded to 1 or -1, while the derivative stays that of rho.
+    # The value is rounded to 1 or -1, but keeps the derivative of rho.
     return rho + jax.lax.stop_gradient(jnp.where(parallel, jnp.sign(rho), rho) - rho)
 
 
 def _sides(covariance: Array, samples: int) -> Sides:
-    """The axes of a covariance that the first and the second of its vectors lack; `samples` axes of samples lead it."""
-    # Behind the samples, axes are pairs (height, height', width, width'): each vector has one axis of every pair.
+    """The axes of a covariance that its first and its second vector lack; the first `samples` axes are of samples."""
+    # After the samples, axes come in pairs (height, height', width, width'): each vector has one axis of every pair.
     pixels = range(samples, covariance.ndim, 2)
     return (*range(1, samples), *(axis + 1 for axis in pixels)), (*range(samples - 1), *pixels)
 
 
 def _deviations(kernel: Any) -> tuple[Array, Array]:
-    """Standard deviations of the features of every sample and pixel of x1 and x2."""
+    """The standard deviations of the features of every sample and pixel of x1 and x2."""
     # (n,) of (n,), (n, h, w) of (n, h, h, w, w)
     variances = [
         part if part.ndim == 1 else jnp.einsum("nhhww->nhw", part)
@@ -283,11 +282,11 @@ def _deviations(kernel: Any) -> tuple[Array, Array]:
         if part is not None
     ]
     found = [safe_sqrt(variance) for variance in variances]
-    # One serves both sides where x2 is x1.
+    # One array serves both sides if x2 is x1.
     return found[0], found[-1]
 
 
-# --- what has no limit
+# --- networks without a limit
 
 
 def _require_limit(net: AbstractLayered) -> None:
@@ -305,7 +304,7 @@ def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
         if isinstance(layer, Dense | Conv):
             gaussian = True
         elif isinstance(layer, Residual):
-            # Weights of mean 0 that only one of the two has make both uncorrelated: then covariances and NTKs add.
+            # Zero-mean weights at the end of one of the two make them uncorrelated: then covariances and NTKs add.
             if not (_ends_in_weights(layer.branch) or _ends_in_weights(layer.shortcut)):
                 raise ValueError(
                     f"{name} adds a branch and a shortcut that depend on each other: in {layer} one of them must end "
@@ -331,7 +330,7 @@ def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
 
 
 def _without_ntk(layers: Layers) -> str:
-    """Why there is no NTK; empty where there is one."""
+    """The reason why there is no NTK; empty if there is one."""
     for layer in _all_of(layers, Apply):
         if not layer.activation.known and jumps(layer.activation):
             return (
@@ -342,7 +341,7 @@ def _without_ntk(layers: Layers) -> str:
 
 
 def _ends_in_weights(layers: Layers) -> bool:
-    """True if these layers end in a product with weights of their own, whose mean is 0."""
+    """True if these layers end in a product with their own weights, which have mean 0."""
     for layer in reversed(layers):
         if isinstance(layer, Dense | Conv):
             return True
@@ -354,7 +353,7 @@ def _ends_in_weights(layers: Layers) -> bool:
 
 
 def _all_of(layers: Layers, kind: Any) -> list[Any]:
-    """The layers of a kind, those of branches too."""
+    """The layers of a kind, including those in branches."""
     found = []
     for layer in layers:
         if isinstance(layer, kind):

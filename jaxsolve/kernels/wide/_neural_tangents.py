@@ -33,13 +33,13 @@ class NeuralTangentsUnavailable(ImportError):
 
 
 def _add_if_missing(module: types.ModuleType, name: str, find: Callable[[], Any]) -> None:
-    # Never replaces: on a JAX that still has the name, that one is used.
+    # Never replaces: a JAX that still has the name keeps it.
     if not hasattr(module, name):
         setattr(module, name, find())
 
 
 def _restore_removed_names() -> None:
-    """Adds what neural-tangents imports to `jax.core`, `jax.util` and `jax.interpreters.ad`, where missing."""
+    """Adds any missing names that neural-tangents imports to `jax.core`, `jax.util` and `jax.interpreters.ad`."""
     import jax.core
     import jax.extend.core
     import jax.interpreters.ad
@@ -64,17 +64,17 @@ def _restore_removed_names() -> None:
 
 @contextlib.contextmanager
 def _old_ways() -> Iterator[None]:
-    """Silences JAX's deprecation warnings about neural-tangents, which nobody maintains."""
+    """Silences JAX's deprecation warnings about neural-tangents, which is no longer maintained."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def neural_tangents() -> types.ModuleType:
-    """The module `neural_tangents`, where `import neural_tangents` fails: with names that JAX has removed.
+    """The module `neural_tangents`, with the names that JAX has removed, for when `import neural_tangents` fails.
 
-    `neural_tangents.experimental` needs TensorFlow and is replaced by an empty module. Networks of its `stax` become
-    those of this library by `js.nets.from_stax`.
+    `neural_tangents.experimental` needs TensorFlow and is replaced by an empty module. `js.nets.from_stax` converts
+    networks of its `stax`.
 
     Example:
         >>> stax = js.kernels.neural_tangents().stax
@@ -83,7 +83,7 @@ def neural_tangents() -> types.ModuleType:
         (2, 2)
 
     Raises:
-        NeuralTangentsUnavailable: it is not installed, or the installed JAX has broken it; names the versions.
+        NeuralTangentsUnavailable: it is not installed, or fails with the installed JAX; the message names the versions.
     """
     if sys.modules.get("neural_tangents") is not None:
         return sys.modules["neural_tangents"]
@@ -98,9 +98,9 @@ def neural_tangents() -> types.ModuleType:
     try:
         sys.modules.setdefault("neural_tangents.experimental", types.ModuleType("neural_tangents.experimental"))
         with _old_ways():
-            _restore_removed_names()  # looking at a deprecated name of JAX warns
+            _restore_removed_names()  # accessing a deprecated name of JAX warns
             return importlib.import_module("neural_tangents")
-    except Exception as error:  # whatever a future JAX breaks, the caller should read the versions
+    except Exception as error:  # whatever a future JAX breaks, the message should name the versions
         raise NeuralTangentsUnavailable(
             f"neural-tangents {version} does not work with jax {jax.__version__}: {error}. Everything in jaxsolve but "
             "infinite width works without it; to use that install an older jax."
@@ -109,13 +109,13 @@ def neural_tangents() -> types.ModuleType:
 
 @contextlib.contextmanager
 def stax() -> Iterator[types.ModuleType]:
-    """`neural_tangents.stax`, under the rules of promotion it was written for.
+    """`neural_tangents.stax`, under the promotion rules that it was written for.
 
     Raises:
         NeuralTangentsUnavailable: it is missing or broken.
     """
     module = neural_tangents().stax
-    with _old_ways(), jax.enable_checks(False):  # a derivative rule of its own takes another number of arguments
+    with _old_ways(), jax.enable_checks(False):  # one of its derivative rules has another number of arguments
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             yield module
 
