@@ -1,1 +1,1 @@
-"""The tangent kernel of a network of finite width, computed from what its parameters meet."""
+"""The tangent kernel of a network of finite width, from operands and cotangents of its parameters."""

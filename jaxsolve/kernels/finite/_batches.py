@@ -1,4 +1,4 @@
-"""A network's samples in batches: how many go through it at once, and sums and maps over all of them."""
+"""A network's samples in batches: the batch size, and sums and maps over all batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +15,8 @@ from ...nets import partition
 from ._capture import output_of
 
 
-# Bytes that a backward pass may keep of one batch, when no batch size is given: enough samples to keep the processor
-# busy, little against the memory of any machine.
+# Bytes that a backward pass may keep for one batch if no batch size is given: enough samples to keep the processor
+# busy, but little beside the memory of any machine.
 BATCH_MEMORY = 64 * 2**20
 
 
@@ -28,27 +28,27 @@ def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
 
 
 def dtype_of(params: PyTree) -> Any:
-    """The dtype of kernels and products: that of the parameters, whatever the network computes in."""
+    """The dtype of kernels and products: the dtype of the parameters, whatever the network computes in."""
     return jax.tree.leaves(params)[0].dtype
 
 
 def rows(f: Float[Array, "n ..."]) -> Float[Array, "n out"]:
-    """Outputs of a batch, each as one vector."""
+    """The outputs of a batch, each as one vector."""
     return f.reshape(f.shape[0], -1)
 
 
 def output(net: Any, x: Inputs) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the output for one sample, as `function` has it; ValueError if it is no array of reals."""
+    """The shape and dtype of one sample's output in `function`; raises ValueError if it is not an array of reals."""
     return jax.ShapeDtypeStruct(output_of(net, one_of(x)).shape, dtype_of(partition(net)[0]))
 
 
 def choose_batch_size(net: Any, x: Inputs, given: int | None) -> int:
-    """Samples at once: as given, or as memory allows; then evened out, so that the last batch needs little padding."""
+    """The batch size, as given or as memory allows, evened out so that the last batch needs little padding."""
     output(net, x)
     if given is not None:
         most = require_size(given, "batch_size")
     else:
-        # What one more sample adds. The parameters, which a backward pass keeps too, are the same in both and drop out.
+        # The memory of one more sample: the parameters, which a backward pass also keeps, cancel.
         most = max(1, BATCH_MEMORY // max(1, saved(net, x, 2) - saved(net, x, 1)))
     samples = samples_in(x)
     batches = -(-samples // most)
@@ -56,7 +56,7 @@ def choose_batch_size(net: Any, x: Inputs, given: int | None) -> int:
 
 
 def saved(net: Any, x: Inputs, samples: int) -> int:
-    """Bytes that the backward pass of so many samples keeps of the forward pass."""
+    """The bytes that the backward pass of `samples` samples keeps from the forward pass."""
     params, f = function(net)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((samples, *leaf.shape), leaf.dtype), one_of(x))
     backward = eqx.filter_eval_shape(lambda p, x: jax.vjp(lambda q: f(q, x), p)[1], params, batch)
@@ -64,7 +64,7 @@ def saved(net: Any, x: Inputs, samples: int) -> int:
 
 
 def _batches(array: Float[Array, "n ..."], size: int, *, repeat: bool) -> Float[Array, "batches size ..."]:
-    """The rows in batches, the last filled up with copies of the first row (where any network is finite) or zeros."""
+    """The rows in batches, the last padded with copies of the first row (where any network is finite) or zeros."""
     missing = -array.shape[0] % size
     fill = jnp.broadcast_to(array[:1] if repeat else jnp.zeros_like(array[:1]), (missing, *array.shape[1:]))
     return jnp.concatenate([array, fill]).reshape(-1, size, *array.shape[1:])
@@ -75,10 +75,10 @@ def _repeated(x: Inputs, size: int) -> Inputs:
 
 
 def sum_batches(fn: Callable[..., PyTree], size: int, x: Inputs, *weights: Array) -> PyTree:
-    """The sum over batches of fn(x, *weights), which is linear in the weights taken together."""
+    """The sum over batches of fn(x, *weights), which is jointly linear in the weights."""
     if samples_in(x) <= size:
         return fn(x, *weights)
-    # Rows that fill up the last batch have weight 0. Their samples are copies, and not zeros, since 0 times NaN is NaN.
+    # Rows that pad the last batch have weight 0. Their samples are copies, not zeros, since 0 times NaN is NaN.
     rows = (_repeated(x, size), *(_batches(w, size, repeat=False) for w in weights))
     add = lambda total, row: (jax.tree.map(jnp.add, total, fn(*row)), None)
     first = take_samples(rows, 0)

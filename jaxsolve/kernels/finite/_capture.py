@@ -1,4 +1,4 @@
-"""The values that a batch sends through a function: operands of parameters, and cotangents propagated back to them."""
+"""The operands that parameters meet in a function of a batch, and the cotangents propagated back to them."""
 
 import functools
 from typing import Any, NamedTuple
@@ -19,11 +19,11 @@ from ._uses import find, Found, Use
 class Record(NamedTuple):
     """The operand and the cotangent at one use of a parameter, for a batch of n samples.
 
-    Without an operand it is the derivative d f_a / d (parameter) itself.
+    Without an operand, `back` is the derivative d f_a / d (parameter) itself.
     """
 
     inputs: Array | None  # shape (n, ...)
-    back: Float[Array, "n out ..."]  # d f_a / d (what the step gives)
+    back: Float[Array, "n out ..."]  # d f_a / d (output of the step)
 
 
 class Capture(NamedTuple):
@@ -31,8 +31,8 @@ class Capture(NamedTuple):
 
     Attributes:
         found: the program and the uses.
-        values: of the parameters, leaf by leaf.
-        names: of the leaves.
+        values: the values of the parameters, leaf by leaf.
+        names: the names of the leaves.
     """
 
     found: Found
@@ -49,19 +49,19 @@ class Capture(NamedTuple):
 
     @property
     def uses(self) -> list[tuple[int, Use | None]]:
-        """All that is captured: leaves and how they are used, None for a derivative by the leaf itself."""
+        """The captured uses, each with its leaf; None for the derivative with respect to the leaf itself."""
         uses = self.found.uses
         return [(leaf, use) for leaf in self.found.order for use in uses[leaf] or [None]]
 
     @property
     def fallbacks(self) -> dict[str, str]:
-        """Why the derivative of a leaf is taken directly, for leaves that meet data otherwise than is known here."""
+        """The reason for a direct derivative, for each leaf that meets data in a way that has no rule here."""
         return {self.names[leaf]: self.found.reasons[leaf] for leaf in self.found.order if leaf in self.found.reasons}
 
     def pushed(
         self, values: list[Array], sample: PyTree[Array], pushes: list[Array] | None
     ) -> tuple[Array, list[Any], list]:
-        """The output where a number is added to the result of every use; the operands; and those results."""
+        """The output with a push added to the result of every use; the operands and their scales; and the results."""
         program, held = self.found.program, {**self.found.program.values}
         held |= dict(zip(program.leaves, values, strict=True))
         held |= dict(zip(program.sample, jax.tree.leaves(sample), strict=True))
@@ -74,14 +74,14 @@ class Capture(NamedTuple):
                 results[index] = held[slot]
                 held[slot] = held[slot] if pushes is None else held[slot] + pushes[index]
             else:
-                # One step may hold several uses: in (W + V) x it is one of W and one of V.
+                # One step may hold several uses: (W + V) x holds one of W and one of V.
                 at.setdefault(use.step, []).append(index)
                 swaps[use.step] = use.contraction
         for number, step in enumerate(program.steps):
             inputs = [held[slot] for slot in step.inputs]
             contraction = swaps.get(number)
             outputs = list(step.call(*inputs) if contraction is None else contraction.run(step, inputs))
-            # The derivative of the output by what is added here is the cotangent of this step.
+            # The derivative of the output with respect to the push is the cotangent of this step.
             for index in at.get(number, ()):
                 results[index] = outputs[0]
                 outputs[0] = outputs[0] if pushes is None else outputs[0] + pushes[index]
@@ -91,8 +91,8 @@ class Capture(NamedTuple):
         return held[program.output], [operands, scales], results
 
     def of_sample(self, values: list[Array], sample: PyTree[Array]) -> list[Record]:
-        """The records of one sample, without its axis."""
-        # Derivatives are taken at a push of 0, so the network computes what it does without pushes.
+        """The records of one sample, without a sample axis."""
+        # Derivatives are taken at pushes of 0, which leave the network's values unchanged.
         zeros = jax.eval_shape(lambda v, s: self.pushed(v, s, None)[2], values, sample)
         zeros = [jnp.zeros(zero.shape, zero.dtype) for zero in zeros]
 
@@ -101,15 +101,15 @@ class Capture(NamedTuple):
             return output, operands
 
         output, pull, (operands, scales) = jax.vjp(forward, zeros, has_aux=True)
-        # Row a of the identity sends back d f_a: one backward pass for each output.
+        # Row a of the identity gives d f_a: one backward pass per output.
         (backs,) = jax.vmap(pull)(jnp.eye(output.shape[0], dtype=output.dtype))
-        # A step sees scale * parameter: by the chain rule the derivative by the parameter has the scale once more.
+        # A step sees scale * parameter: by the chain rule, the derivative has another factor of scale.
         scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
-        # Sums over many products of half precision would not leave a kernel positive semi-definite.
+        # Sums of many half-precision products would not keep a kernel positive semi-definite.
         return [Record(*map(self._cast, pair)) for pair in zip(operands, scaled, strict=True)]
 
     def _cast(self, value: Any) -> Any:
-        """Floats in the dtype of the parameters; integers, which are looked up, as they are."""
+        """Floats cast to the dtype of the parameters; integers, which are indices of look-ups, unchanged."""
         if value is None or not jnp.issubdtype(value.dtype, jnp.floating):
             return value
         return value.astype(self.dtype)
@@ -119,16 +119,16 @@ class Capture(NamedTuple):
         return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
 
     def constant(self, x: Inputs) -> list[Record]:
-        """For every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
+        """For every use, whether its operand and its cotangent are the same for all samples, as for a bias."""
         sample = one_of(x)
         program, sent = jax.make_jaxpr(self.of_sample, return_shape=True)(self.values, sample)
-        # The parameters count as fixed: what depends on nothing but them is the same for all samples.
+        # Parameters count as fixed: values that depend only on them are the same for all samples.
         moved = depends_on_inputs(program, [*[False] * len(self.values), *[True] * len(jax.tree.leaves(sample))])
         return jax.tree.unflatten(jax.tree.structure(sent), [not moves for moves in moved])
 
 
 def capture(net: PyTree, x: Any) -> Capture:
-    """The network as a program on one sample, of the shape and dtype that `x`, a batch, has."""
+    """The network as a program on one sample, with the shape and dtype of those in the batch `x`."""
     params, static = partition(net)
     sample = one_of(x)
     output_of(net, sample)
@@ -141,11 +141,11 @@ def capture(net: PyTree, x: Any) -> Capture:
 
 
 class Outline(NamedTuple):
-    """The facts of a network that follow from its shapes and from those of its inputs.
+    """The facts about a network that follow from its shapes and the shapes of its inputs.
 
     Attributes:
-        capture: of its program and of its parameters, shapes alone.
-        records: what one sample sends, likewise.
+        capture: its program and its parameters, as shapes only.
+        records: the records of one sample, as shapes only.
     """
 
     capture: Capture
@@ -153,12 +153,12 @@ class Outline(NamedTuple):
 
 
 def outline(net: PyTree, x: Any) -> Outline:
-    """The outline of a network, read once for all networks of one kind.
+    """The outline of a network, cached for all networks of one kind.
 
-    To trace a program takes longer than many of them run.
+    Tracing a program takes longer than many programs take to run.
     """
     rest, arrays = _split(net)
-    # Shapes take the place of arrays: they can be hashed, and the cache holds no parameters.
+    # Shapes replace arrays: they can be hashed, and the cache holds no parameters.
     samples, structure = jax.tree.flatten(one_of(x))
     return _outline(rest, tuple(map(_shape, arrays)), tuple(samples), structure)
 
@@ -171,8 +171,8 @@ def _outline(
 
     def records(arrays: list[Array], samples: Inputs) -> list[Record]:
         captured = capture(_whole(rest, arrays), samples)
-        program = captured.found.program._replace(steps=[], values={})  # what is traced here ends here
-        # Handed out of the trace by this list, since what `eval_shape` returns are shapes alone.
+        program = captured.found.program._replace(steps=[], values={})  # tracers must not leave here
+        # Passed out of the trace in a list, since `eval_shape` returns shapes only.
         outlines = [*map(_shape, captured.values)]
         found.append(captured._replace(found=captured.found._replace(program=program), values=outlines))
         return captured.of_sample(captured.values, take_samples(samples, 0))
@@ -190,7 +190,7 @@ def _split(tree: Any) -> tuple[Any, list[Any]]:
 
 
 def _whole(rest: Any, arrays: list[Any]) -> Any:
-    """The tree that was split."""
+    """The tree that `_split` took apart."""
     (structure, fixed), given = rest, iter(arrays)
     return jax.tree.unflatten(structure, [next(given) if leaf is None else leaf[0] for leaf in fixed])
 
@@ -200,7 +200,7 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 def output_of(net: Any, sample: PyTree[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
-    """The output's shape and dtype, as a vector. Raises ValueError for what does not map one sample to real outputs."""
+    """The shape and dtype of the output as a vector. Raises ValueError unless net maps one sample to real outputs."""
     given = f"one sample, {in_words(sample)}"
     if takes_state(net):
         raise ValueError(f"this network has state, and no kernel of one sample; {FREEZE}")

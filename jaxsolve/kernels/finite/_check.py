@@ -1,4 +1,4 @@
-"""The certificate of a kernel: products with random vectors, against gradients of a program that is compiled apart."""
+"""The check of a kernel: its products with random vectors, against gradients of a separately compiled program."""
 
 import math
 import warnings
@@ -23,19 +23,19 @@ from ._outputs import Outputs
 from ._use_gram import multiplications
 
 
-# Rounding may grow as the root of the number of terms, one for each parameter. Measured errors were at most 12 eps, for
-# networks of any width and up to 50 layers, so it need not be expected to go on beyond a million parameters.
+# Rounding may grow as the root of the number of terms, one per parameter. Measured errors were at most 12 eps, for
+# networks of any width and up to 50 layers, so growth beyond a million parameters need not be expected.
 ROUNDING, LEAST_TERMS, MOST_TERMS = 10, 100, 10**6
-# Of TF32 and bfloat16, to which accelerators round the factors of products.
+# The rounding of TF32 and bfloat16, to which accelerators round the factors of products.
 COARSE = 2.0**-8
-# The check that `empirical` makes by itself: of every so-many-th sample, and at least of so many.
+# `empirical` itself checks about every `EACH`-th sample, and at least `LEAST` samples.
 EACH, LEAST = 64, 4
-# A gradient of fewer samples takes as long as one of so many: it reads and writes all parameters.
+# A gradient of fewer samples takes as long as one of this many: it reads and writes all parameters.
 AS_LONG_AS = 16
-# It is made where it takes at most this share of the multiplications, and these are so many: those take longer than
-# to call another program.
+# The check runs if it takes at most this share of the kernel's multiplications, and if these are at least `MANY`, which
+# takes longer than calling another program.
 SHARE, MANY = 0.1, 10**8
-# Of the largest number: what sums of products on the way to a kernel may exceed its trace by.
+# Intermediate sums of products may exceed a kernel's trace: it must stay below this share of the largest number.
 NEAR = 1e-3
 
 
@@ -43,11 +43,11 @@ class KernelCheck(eqx.Module):
     """The distance of a kernel from the gradients of its network.
 
     Attributes:
-        error: |v^T K w - <J^T v, J^T w>|, relative to the larger of |J^T v||J^T w| and |K|_F, which v^T K w is about:
-            it does not vanish where v happens to miss K. NaN if the kernel or a derivative is not finite.
-        bound: the most that is rounding: 10 sqrt(P) eps for P parameters, P taken as 100 below and as 10^6 above; at
-            least 10 times the eps of the coarsest dtype that the network computes in, or of the factors to which the
-            device rounds products.
+        error: |v^T K w - <J^T v, J^T w>|, relative to the larger of |J^T v||J^T w| and |K|_F, the typical size of v^T K
+            w, which does not vanish if v happens to miss K. NaN if the kernel or a derivative is not finite.
+        bound: the largest error that rounding explains: 10 sqrt(P) eps for P parameters, with P at least 100 and at
+            most 10^6; at least 10 times the eps of the coarsest dtype that the network computes in, or to which the
+            device rounds the factors of products.
     """
 
     error: Float[Array, ""]
@@ -60,7 +60,7 @@ class KernelCheck(eqx.Module):
 
     @property
     def doubt(self) -> str:
-        """A sentence on what to think, and to do, where it does not hold."""
+        """A sentence on what is wrong and what to do if the check does not hold."""
         return (
             f"this kernel is not that of the network's gradients: v^T K v is off by {float(self.error):.1e} for a "
             f"random v, and rounding explains {self.bound:.1e}. The program was compiled wrongly (`jaxsolve doctor` "
@@ -86,28 +86,28 @@ def check(
     key: Any,
     samples: int | None = None,
 ) -> KernelCheck:
-    """Checks whether a kernel is that of a network's gradients: v^T K v = |sqrt(eta) J^T v|^2 for random signs v.
+    """Checks a kernel against a network's gradients: v^T K v = |sqrt(eta) J^T v|^2 for random signs v.
 
-    With x2 it is v^T K w = <J^T v, eta J_2^T w>, w = K^T v/|K^T v|, along which v^T K w does not cancel. J^T v, the
-    gradient of sum_ia v_ia f_a(x_i), comes from a program of its own, plain reverse mode of the network on a batch.
-    What is compared depends on the layout, which the kernel's shape tells:
+    With x2 it checks v^T K w = <J^T v, eta J_2^T w> for w = K^T v/|K^T v|, along which v^T K w does not cancel. J^T v,
+    the gradient of sum_ia v_ia f_a(x_i), comes from a separate program: plain reverse mode of the network on a batch.
+    The comparison depends on the layout, which follows from the kernel's shape:
 
     - (n, c, m, c): one gradient, and one more with x2.
-    - (n, m), the trace: sum_a |sqrt(eta) J_a^T v|^2 with signs for samples, so c times as many, one for each output.
-    - (c, n, m), equal outputs: of one output, which is drawn, so as many as for all pairs.
+    - (n, m), the trace: sum_a |sqrt(eta) J_a^T v|^2 with one sign per sample, so c times as many, one per output.
+    - (c, n, m), equal outputs: for one output, drawn at random, so as many as for all pairs.
 
-    It sees what is wrong with the kernel as a whole: an error of all of K, or of what a layer adds to it, in proportion
-    to its share. It does not see a few wrong entries among many, errors of small eigenvalues, without x2 antisymmetric
-    ones, nor what is wrong with the network's outputs themselves. Another key draws other signs.
+    It detects errors in the kernel as a whole: in all of K, or in the contribution of a layer, in proportion to its
+    share. It does not detect a few wrong entries among many, errors in small eigenvalues, antisymmetric errors without
+    x2, or errors in the network's outputs themselves. Another key draws other signs.
 
     Arguments:
         net: the network, as for `js.kernels.empirical`.
         x: inputs, shape (n, ...).
-        kernel: of any of the three layouts, finite or not.
+        kernel: a kernel in any of the three layouts, finite or not.
         x2: the other inputs; None if they are x.
-        eta: the learning rates in the kernel; None is 1 everywhere.
-        key: of the signs.
-        samples: of so many at most, evenly spread, in less time; None takes all.
+        eta: the learning rates in the kernel; None means 1 everywhere.
+        key: random key of the signs.
+        samples: the largest number of samples to check, evenly spread; fewer take less time, None takes all.
 
     Example:
         >>> net = js.nets.MLP(
@@ -122,8 +122,8 @@ def check(
         KernelCheck(DOES NOT HOLD: v^T K w is off by 3.0e-02, of rounding at most ...)
 
     Raises:
-        ValueError: the kernel's shape is none of the three for these inputs; and as for `js.kernels.empirical`.
-        TypeError: an argument is of the wrong kind.
+        ValueError: the kernel's shape is none of the three for these inputs; or as for `js.kernels.empirical`.
+        TypeError: an argument has the wrong type.
     """
     check_inputs(net, x, x2, names=("x", "x2"))
     if eta is None:
@@ -147,9 +147,9 @@ def check(
 
 
 def certify(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, ntk: Array, outputs: Outputs, known: Outline) -> None:
-    """Raises ValueError for a kernel that is not finite; warns of one that is wrong, where it takes little to see that.
+    """Raises ValueError for a kernel that is not finite; warns of a wrong one, if the check is cheap.
 
-    Of kernels in traces nothing is known.
+    Traced kernels are not checked.
     """
     if isinstance(ntk, Tracer):
         return
@@ -159,7 +159,7 @@ def certify(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, ntk: Array, ou
     step = max(1, min(n, n if m is None else m) // max(LEAST, n // EACH))
     if not _takes_little(known.capture, n, m, outputs, step):
         return
-    # NumPy draws the signs, since a JAX program that draws has to be compiled first.
+    # NumPy draws the signs, since a JAX program for that would have to be compiled first.
     draw, c = np.random.default_rng(0), known.capture.out_size
     v = draw.choice([-1.0, 1.0], len(range(0, n, step)) * outputs.rows(c)).astype(ntk.dtype)
     found = _check(net, eta, x1, x2, ntk, v, draw.integers(c), outputs, known, step)
@@ -168,12 +168,12 @@ def certify(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, ntk: Array, ou
 
 
 def _check(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, known: Outline, step: int) -> KernelCheck:
-    """The check of every step-th sample, with signs v; of the output `drawn` where outputs are all alike."""
+    """The check of every step-th sample, with signs v; for the layout of equal outputs, of the output `drawn`."""
     return KernelCheck(_error(net, eta, x1, x2, kernel, v, drawn, outputs, step), _bound(net, x1, known.capture))
 
 
 def coarsest(net: Any, x: Inputs) -> Any:
-    """The coarsest dtype of a network's products, such as bfloat16 where it casts its parameters."""
+    """The coarsest dtype of a network's products, such as bfloat16 if it casts its parameters."""
     params, static = partition(net)
     f = lambda params, x: eqx.combine(params, static)(x)
     made = (
@@ -191,7 +191,7 @@ _PRODUCTS = ("dot_general", "conv_general_dilated")
 def _bound(net: Any, x: Inputs, found: Capture) -> float:
     eps = float(jnp.finfo(found.dtype).eps)
     dtypes = {shape.dtype for shape in found.found.program.shapes if jnp.issubdtype(shape.dtype, jnp.floating)}
-    # Products inside of loops are none of the program's own.
+    # Products inside loops are not steps of the program, but `coarsest` finds them.
     roughest = max(eps, *(float(jnp.finfo(dtype).eps) for dtype in (*dtypes, coarsest(net, x))))
     if products_round(found.dtype):
         roughest = max(roughest, COARSE)
@@ -202,7 +202,7 @@ def _bound(net: Any, x: Inputs, found: Capture) -> float:
 def _takes_little(found: Capture, n: int, m: int | None, outputs: Outputs, step: int) -> bool:
     """True if a check takes a small part of the multiplications of a kernel; shapes alone decide."""
     forward, kernel = multiplications(found, n, n if m is None else m, outputs)
-    # The 3 below: a gradient costs about three forward passes (backward by data and by parameters).
+    # The 3 below: a gradient costs about three forward passes (one forward, and backward by data and by parameters).
     gradients = (1 if m is None else 2) * (found.out_size if outputs is Outputs.TRACE else 1)
     samples = max(AS_LONG_AS, -(-max(n, m or 0) // step))
     return kernel >= MANY and 3 * forward * samples * gradients <= SHARE * kernel
@@ -215,7 +215,7 @@ def _takes_little(found: Capture, n: int, m: int | None, outputs: Outputs, step:
 def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> Float[Array, ""]:
     """|v^T K w - <J^T v, eta J^T w>| relative to the larger of |J^T v||J^T w| and |K|_F, of every step-th sample.
 
-    The signs v are given, since the program that draws them takes as long to compile as a small network's.
+    The signs v are given, since a program that draws them takes as long to compile as that of a small network.
     """
     x1, x2 = (take_samples(x, slice(None, None, step)) for x in (x1, x2))
     cut = [slice(None)] * kernel.ndim
@@ -223,8 +223,8 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
         cut[axis] = slice(None, None, step)
     kernel, size = scaled(kernel[tuple(cut)])
     c = output(net, x1).shape[0]
-    # With all pairs kept, v has a sign for each sample and output. Else it has one for each sample, and is sent along
-    # one output at a time.
+    # With all pairs of outputs, v has a sign per sample and output. Otherwise it has one per sample, and is propagated
+    # from one output at a time.
     if outputs is Outputs.ALL:
         directions, columns, matrix = jnp.ones((1, c)), c, kernel.reshape(samples_in(x1) * c, -1)
     elif outputs is Outputs.TRACE:
@@ -235,7 +235,7 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
     # Along K^T v, v^T K w is |K^T v| and does not cancel. With x2 = None, v^T K v is a square anyway.
     w = v if x2 is None else (v.ravel() @ matrix).reshape(-1, columns)
     w = w if x2 is None else w / nonzero(norm(w))
-    # Over the root of the kernel's size, so that squares neither overflow nor vanish.
+    # Divided by the root of the kernel's size, so that squares neither overflow nor vanish.
     dtype = output(net, x1).dtype
     one, two = ((signs / jnp.sqrt(size)).astype(dtype) for signs in (v, w))
 
@@ -246,7 +246,7 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
         return total + jnp.stack([_inner(eta, *pair) for pair in pairs]).astype(dtype), None
 
     (product, square1, square2), _ = jax.lax.scan(add, jnp.zeros(3, dtype), directions.astype(dtype))
-    # A root for each factor: the product of the squares could overflow or vanish before its root is taken.
+    # A separate root for each factor, since the product of the squares could overflow or vanish.
     largest = jnp.maximum(jnp.sqrt(square1) * jnp.sqrt(square2), norm(matrix))
     return jnp.abs(v.ravel() @ matrix @ w.ravel() - product) / nonzero(largest)
 
@@ -281,7 +281,7 @@ def _why_not_finite(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, dtype:
         found = nonfinite_derivatives(net, x)
         if found.samples:
             return f"the kernel is not finite: {found.words(name)}"
-    # The square of |J^T v| is the kernel's trace in the mean. Python's floats do not overflow where float32 does.
+    # |J^T v|^2 is the kernel's trace on average. Python floats do not overflow where float32 does.
     sizes, most = [float(_gradient_size(net, eta, x)) for x in given.values()], float(jnp.finfo(dtype).max)
     # `not <` in place of `>=`: a size of NaN counts as too large. Without x2 both factors are the same size.
     if not sizes[0] * sizes[-1] < NEAR * most:
@@ -298,7 +298,7 @@ def _why_not_finite(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, dtype:
 
 @eqx.filter_jit
 def _gradient_size(net: Any, eta: PyTree, x: Inputs) -> Float[Array, ""]:
-    """|J^T v|, v of random signs, whose square is the kernel's trace in the mean."""
+    """|J^T v| for random signs v, whose square is the kernel's trace on average."""
     out = output(net, x)
     signs = jax.random.rademacher(jax.random.key(0), (samples_in(x), *out.shape), out.dtype)
     leaves = jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * norm(leaf), eta, _gradient(net, x, signs))

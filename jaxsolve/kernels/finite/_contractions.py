@@ -1,7 +1,7 @@
 """The steps in which parameters meet data: a sum over positions of an operand times the parameter.
 
-The derivative of output a by the parameter is sum_p b[a, p] a[p]^T, where a is the operand and b the cotangent of the
-step's output, at every position p (a token, a pixel), for every group g of a grouped operation.
+The derivative of output a with respect to the parameter is sum_p b[a, p] a[p]^T, where a[p] is the operand and b[a, p]
+the cotangent of the step's output, at position p (a token, a pixel) and in every group g of a grouped operation.
 """
 
 import abc
@@ -19,23 +19,23 @@ from ._parameter_views import ParameterView
 
 
 class Split(NamedTuple):
-    """Axes of a parameter's base: those of both factors, of the cotangent, and of the operand, each ascending."""
+    """The axes of a parameter's base in both factors, the cotangent alone, and the operand alone, each ascending."""
 
     shared: tuple[int, ...]
     cotangent: tuple[int, ...]
     operand: tuple[int, ...]
-    groups: int = 1  # parts into which the cotangent's axis is split, each with operands of its own
+    groups: int = 1  # parts into which the cotangent's axis is split, each with its own operands
 
 
 @dataclasses.dataclass(frozen=True)
 class AbstractContraction(abc.ABC):
-    """A rule by which operand and cotangent of a step become factors of the derivative.
+    """A rule that turns the operand and the cotangent of a step into factors of the derivative.
 
     Attributes:
         split: which axes of the base each factor has.
-        shape: of the base.
-        positions: how many.
-        order: the axes of the step's output, those of the positions first, then those shared, then the cotangent's.
+        shape: the shape of the base.
+        positions: the number of positions.
+        order: the axes of the step's output: of the positions first, then shared ones, then of the cotangent.
     """
 
     split: Split
@@ -49,12 +49,12 @@ class AbstractContraction(abc.ABC):
 
     @property
     def rows(self) -> int:
-        """Entries of the cotangent at one position of one group."""
+        """The number of entries of the cotangent at one position of one group."""
         return self._count(self.split.cotangent) // self.split.groups
 
     @property
     def columns(self) -> int:
-        """Entries of the operand at one position of one group."""
+        """The number of entries of the operand at one position of one group."""
         return self._count(self.split.operand)
 
     def _count(self, axes: Sequence[int]) -> int:
@@ -67,7 +67,7 @@ class AbstractContraction(abc.ABC):
 
     @abc.abstractmethod
     def operand(self, value: Any) -> "Float[Array, 'n positions groups columns'] | Int[Array, 'n positions']":
-        """The operand at every position; of a look-up, the index of its only 1."""
+        """The operand at every position; for a look-up, the index of its one-hot vector."""
 
     def run(self, step: Step, values: Sequence[Any]) -> Sequence[Any]:
         """The outputs of the step."""
@@ -80,7 +80,7 @@ class AbstractContraction(abc.ABC):
 
     @property
     def held_apart(self) -> int:
-        """Numbers per sample by which the factors exceed operand and cotangent as they are captured."""
+        """The numbers per sample that the factors hold beyond the captured operand and cotangent."""
         return 0
 
 
@@ -103,7 +103,7 @@ class Product(AbstractContraction):
     """A `dot_general`."""
 
     operand_order: tuple[int, ...]
-    # With the parameter on the left, the product is taken the other way round: in a batch the samples stay the rows.
+    # With the parameter on the left, the product is swapped, so that samples stay the rows in a batch.
     swapped: Any = None
     result_order: tuple[int, ...] = ()
 
@@ -130,7 +130,7 @@ def dot(
     columns, shared = by_base(contracted), by_base(batched)
     free = [[a for a in range(len(shapes[s])) if a not in (*contracted[s], *batched[s])] for s in (0, 1)]
     cotangent = sorted(free[side], key=lambda axis: view.order[axis])
-    # Axes of the output: the batch, then what is free on the left, then on the right.
+    # Axes of the output: the batch, then free axes on the left, then free axes on the right.
     place: dict[Any, int] = {("batch", axis): index for index, axis in enumerate(batched[side])}
     for s in (0, 1):
         place |= {(s, axis): len(place) + index for index, axis in enumerate(free[s])}
@@ -138,7 +138,7 @@ def dot(
     order += [place["batch", axis] for axis, _ in shared] + [place[side, axis] for axis in cotangent]
     to_base = lambda axes: tuple(view.order[axis] for axis in axes)
     swapped, count, ends = None, len(batched[0]), len(batched[0]) + len(free[1])
-    # The swapped product has the axes (batch, free on the right, free on the left): back to the order of `place`.
+    # The swapped product has the axes (batch, free on the right, free on the left); this restores the order of `place`.
     result = (*range(count), *range(ends, ends + len(free[0])), *range(count, ends))
     if side == 0:
         swapped = (tuple(map(tuple, contracted[::-1])), tuple(map(tuple, batched[::-1])))
@@ -158,12 +158,12 @@ def dot(
 
 @dataclasses.dataclass(frozen=True)
 class Patches(AbstractContraction):
-    """A `conv_general_dilated`: a product with what the window sees at every pixel."""
+    """A `conv_general_dilated`: a product with the patch in the window at every pixel."""
 
     data_order: tuple[int, ...]  # of the data's axes: batch, channels, space
     window: tuple[int, ...]
-    column_order: tuple[int, ...]  # of (channels, *window), as the base has them
-    # Of each dimension of space, as `conv_general_dilated` has them.
+    column_order: tuple[int, ...]  # of (channels, *window), as in the base
+    # For each spatial dimension, as in `conv_general_dilated`.
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     lhs_dilation: tuple[int, ...]
@@ -171,7 +171,7 @@ class Patches(AbstractContraction):
 
     def operand(self, value: Any) -> Float[Array, "n positions groups columns"]:
         images = jnp.transpose(value, (0, *(axis + 1 for axis in self.data_order)))
-        # Axes: sample, batch, channels, then the window and the pixels of each dimension of space in turn.
+        # Axes: sample, batch, channels, then the window and the pixels of each spatial dimension in turn.
         patches = self._cut(images)
         n, batch, channels, *space = patches.shape
         groups = self.split.groups
@@ -181,14 +181,14 @@ class Patches(AbstractContraction):
         return moved.reshape(n, self.positions, groups, self.columns)
 
     def _cut(self, images: Array) -> Array:
-        """Returns the patches of images: for each axis of space one of the window and one of pixels."""
+        """Returns the patches of images, with an axis of the window and one of pixels for each spatial axis."""
         # By slices: XLA's own patches are a convolution, which takes five times as long on a CPU.
         edges = ((0, 0, 0),) * 3
         gaps = ((low, high, gap - 1) for (low, high), gap in zip(self.padding, self.lhs_dilation, strict=True))
         patches = jax.lax.pad(images, jnp.zeros((), images.dtype), (*edges, *gaps))
         for index, (size, stride, gap) in enumerate(zip(self.window, self.strides, self.rhs_dilation, strict=True)):
             axis = 3 + 2 * index
-            last = patches.shape[axis] - (size - 1) * gap  # one beyond the last place of the window's first entry
+            last = patches.shape[axis] - (size - 1) * gap  # one past the last place of the window's first entry
             windows = (jax.lax.slice_in_dim(patches, k * gap, k * gap + last, stride, axis) for k in range(size))
             patches = jnp.stack(list(windows), axis)
         return patches
@@ -229,7 +229,7 @@ def conv(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) -> P
 
 @dataclasses.dataclass(frozen=True)
 class Lookup(AbstractContraction):
-    """A `gather` or `dynamic_slice` of whole rows of a table: a product with a vector of zeros and a single 1."""
+    """A `gather` or `dynamic_slice` of whole rows of a table: a product with a one-hot vector."""
 
     entry: int | None  # which entry of an index vector counts; None if the index is one number
     clipped: bool
@@ -239,7 +239,7 @@ class Lookup(AbstractContraction):
         index = index.reshape(value.shape[0], self.positions)
         if self.clipped:
             return jnp.clip(index, 0, self.columns - 1)
-        # An index out of range reads the fill value and no row. `columns` stands for it, since negative ones would
+        # An index out of range reads the fill value and no row. It becomes `columns`, since a negative index would
         # count from the end.
         return jnp.where((index >= 0) & (index < self.columns), index, self.columns)
 
@@ -252,14 +252,14 @@ def lookup(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) ->
     axis = _only_row(shape, sizes)
     if axis is None or axis not in numbers.start_index_map or numbers.operand_batching_dims:
         return None
-    # The fill value is read where any entry of the index vector is out of range, and one entry alone cannot tell.
+    # The fill value is read if any entry of the index vector is out of range, which one entry alone does not show.
     if filled and len(numbers.start_index_map) > 1:
         return None
     kept = [a for a in range(len(shape)) if a not in numbers.collapsed_slice_dims]
     place = dict(zip(kept, numbers.offset_dims, strict=True))
     cotangent = sorted((a for a in range(len(shape)) if a != axis), key=lambda a: view.order[a])
     if any(a not in place for a in cotangent):
-        return None  # an axis of size 1 that has gone
+        return None  # a dropped axis of size 1
     rows = [place[a] for a in cotangent]
     positions = [d for d in range(len(out)) if d not in rows]
     return Lookup(
@@ -284,6 +284,6 @@ def row(sizes: tuple[int, ...], view: ParameterView) -> tuple[Lookup, int] | Non
 
 
 def _only_row(shape: tuple[int, ...], sizes: Sequence[int]) -> int | None:
-    """The axis along which one entry of several is taken, where all of the others are taken whole."""
+    """The axis along which one entry of several is taken, if all other axes are taken whole; else None."""
     partial = [axis for axis, (size, whole) in enumerate(zip(sizes, shape, strict=True)) if size != whole]
     return partial[0] if len(partial) == 1 and sizes[partial[0]] == 1 else None

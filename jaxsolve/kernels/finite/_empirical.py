@@ -22,11 +22,11 @@ class EmpiricalKernel(eqx.Module):
     """An empirical NTK and how it was computed.
 
     Attributes:
-        ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: (n, c, m, c), or (n, m) if traced, or (c, n, m)
-            with `diagonal=True`.
-        layers: what every parameter that the outputs depend on adds to it, by names such as `weights[0]`; None without
-            `by_layer=True`.
-        fallbacks: the parameters whose derivative by every output of every sample had to be held, and why.
+        ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: (n, c, m, c), or (n, m) with `trace=True`, or (c,
+            n, m) with `diagonal=True`.
+        layers: the contribution of every parameter that the outputs depend on, by names such as `weights[0]`; None
+            without `by_layer=True`.
+        fallbacks: the parameters for which the derivative of every output of every sample had to be held, and why.
     """
 
     ntk: Float[Array, "..."]
@@ -35,9 +35,9 @@ class EmpiricalKernel(eqx.Module):
 
 
 def unit_rates(net: Any) -> PyTree:
-    """A learning rate of 1 for every trainable array: with these `js.kernels.empirical` is the plain NTK.
+    """A learning rate of 1 for every trainable array: with these, `js.kernels.empirical` is the plain NTK.
 
-    Any module serves; the network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
+    Any module works. The network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -63,30 +63,30 @@ def empirical(
 ) -> EmpiricalKernel:
     """The NTK of a network at its parameters: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included.
 
-    The program of the network on one sample is read (its jaxpr): where a parameter meets data in a product, a
-    convolution or a look-up, its derivative is a sum of outer products of its operand and of the cotangent propagated
-    back, and the kernel a sum of products of their Grams, or a Gram of derivatives where that is less work. Tiles of it
-    fit the memory; with x2 = None half the work, and symmetric to the last bit. Transposed, reshaped, cut, cast or
-    scaled by a number a parameter is still itself; used several times, all pairs of uses count. Of biases, gains,
-    parameters that more than 8 steps of a scan share, and those that meet data otherwise, the derivatives are held;
+    The kernel is computed from the network's jaxpr on one sample. Where a parameter meets data in a product, a
+    convolution or a look-up, its derivative is a sum of outer products of its operand and its cotangent, and the kernel
+    is a sum of products of their Grams, or a Gram of derivatives if that is less work. It is computed in tiles that fit
+    the memory; with x2 = None in half the work, and symmetric to the last bit. A parameter may be transposed, reshaped,
+    sliced, cast or scaled by a number first; if it is used several times, all pairs of uses count. Derivatives are held
+    for biases, gains, parameters shared by more than 8 steps of a scan, and those that meet data in another way;
     `fallbacks` names the last, and those of scans of more than 64 steps.
 
-    Outside of traces a kernel of more than 10^8 multiplications is compared with gradients of some samples, as by
-    `js.kernels.check`, where that takes a small part of them; it warns if they differ by more than rounding.
+    Outside a trace, a kernel of more than 10^8 multiplications is compared with gradients of some samples, as by
+    `js.kernels.check`, if that takes a small part of them; a difference beyond rounding gives a warning.
 
     Arguments:
-        net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
+        net: a network of `js.nets`, an Equinox module that maps one sample, or `js.nets.Function(f, params)`.
         x1: inputs, shape (n, ...), or a dict or tuple of such: real numbers, or integers such as tokens.
         x2: other inputs, shape (m, ...); None takes x1.
-        eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's,
-            which drive f under gradient flow). None takes 1 everywhere: the plain NTK.
-        trace: sum over equal outputs, shape (n, m). Costs a factor c less.
-        diagonal: only pairs of equal outputs, shape (c, n, m).
-        by_layer: also return what every parameter adds.
+        eta: learning rates, a pytree with a scalar for every trainable array, such as `js.nets.rates(net)`, which drive
+            f under gradient flow. None takes 1 everywhere, for the plain NTK.
+        trace: whether to sum over equal outputs, shape (n, m); costs a factor of c less.
+        diagonal: whether to keep only pairs of equal outputs, shape (c, n, m).
+        by_layer: whether to return also the contribution of every parameter.
 
     Other Arguments:
-        memory: bytes that the computation may take. None takes the kernel's and 4 GB, on any machine, and refuses what
-            exceeds half of what is free.
+        memory: bytes that the computation may take. None allows 4 GB besides the kernel, on any machine, and raises if
+            the total exceeds half of the free memory.
 
     Example:
         >>> net = js.nets.MLP(
@@ -105,9 +105,9 @@ def empirical(
 
     Raises:
         ValueError: inputs do not fit the network or are not finite, dtypes are mixed or of half precision, a rate is
-            negative, or the network is no function of one sample with a vector of outputs; says what to do. Outside of
-            traces, the kernel is not finite: names the samples and parameters whose derivatives are not, if any.
-        MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
+            negative, or the network does not map one sample to a vector of outputs; the message says what to do.
+            Outside a trace, the kernel is not finite; the message names samples and parameters to blame, if any.
+        MemoryError: the kernel does not fit; the message names its size and what would fit. Nothing has been allocated.
     """
     check_inputs(net, x1, x2)
     warn_of_wrong_version()

@@ -1,4 +1,4 @@
-"""The samples and parameters whose derivatives are not finite, for whoever found numbers that are not."""
+"""The samples and parameters whose derivatives are not finite, for error messages."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from ..._numerics import Inputs
 from ...nets import partition
 
 
-# Names and indices that a message lists.
+# The number of names or indices that a message lists.
 LISTED = 5
 
 
@@ -21,8 +21,8 @@ class NonFinite(NamedTuple):
 
     Attributes:
         outputs: indices of samples with such an output.
-        samples: indices of samples with such a derivative; those of `outputs` among them.
-        parameters: names of the parameters by which one of these derivatives is.
+        samples: indices of samples with such a derivative, including those of `outputs`.
+        parameters: names of the parameters with such a derivative.
     """
 
     outputs: tuple[int, ...]
@@ -30,7 +30,7 @@ class NonFinite(NamedTuple):
     parameters: tuple[str, ...]
 
     def words(self, name: str = "x") -> str:
-        """A statement of what was found, with `name` for the samples; empty where all is finite."""
+        """A statement of what was found, with `name` for the samples; empty if all is finite."""
         if self.outputs:
             return f"the outputs of {_listed(self.outputs, name)} are NaN or infinite"
         if not self.samples:
@@ -48,18 +48,18 @@ def _finite(net: Any, x: Inputs) -> tuple[Bool[Array, " n"], PyTree[Bool[Array, 
 
     def of_sample(sample: PyTree[Array]) -> tuple[Array, PyTree]:
         f, pull = jax.vjp(lambda p: eqx.combine(p, static)(sample).reshape(-1), params)
-        # What is not finite in one output's derivative is not finite in the sum over outputs.
+        # If one output's derivative is not finite, neither is the derivative of the sum over outputs.
         gradient = pull(jnp.ones_like(f))[0]
         return jnp.all(jnp.isfinite(f)), jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), gradient)
 
-    return jax.lax.map(of_sample, x)  # one by one: a batch would hold as many gradients
+    return jax.lax.map(of_sample, x)  # one by one: a batch would hold one gradient per sample
 
 
 def nonfinite_derivatives(net: Any, x: Inputs) -> NonFinite:
-    """Finds where derivatives of a network are not finite; costs a gradient, sample by sample.
+    """Finds where derivatives of a network are not finite; costs one gradient per sample.
 
     Arguments:
-        net: a network of one sample, with finite parameters.
+        net: a network that takes one sample, with finite parameters.
         x: inputs, shape (n, ...).
     """
     outputs, gradient = jax.tree.map(np.asarray, _finite(net, x))

@@ -27,7 +27,7 @@ def check_inputs(
     for name, x in zip(names, (x1, x2), strict=True):
         if x is not None or name == names[0]:
             _check(net, dtypes, x, name)
-    # The program of a network is read for inputs of one kind, in the dtypes that JAX gives them.
+    # A network is traced for inputs of one shape and dtype, where dtypes are those that JAX gives them.
     kinds = [jax.tree.map(_kind, x) for x in (x1, x2) if x is not None]
     if kinds[0] != kinds[-1]:
         raise ValueError(
@@ -36,7 +36,7 @@ def check_inputs(
 
 
 def check_network(net: Any) -> list[Any]:
-    """The arrays that are trained. Raises TypeError for what is no network."""
+    """The arrays that are trained. Raises TypeError if net is not a network."""
     trained = [] if not callable(net) or isinstance(net, type) else jax.tree.leaves(partition(net)[0])
     if not trained:
         raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
@@ -78,7 +78,7 @@ def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def check_rates(net: Any, eta: PyTree) -> None:
-    """Raises ValueError unless there is one rate, finite and >= 0, at every trainable array."""
+    """Raises ValueError unless there is one rate, finite and >= 0, for every trainable array."""
     rates = jax.tree.leaves(eta)
     known = [concrete(rate) for rate in rates]
     real = all(value is None or is_real(value) for value in known)

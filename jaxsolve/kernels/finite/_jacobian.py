@@ -27,11 +27,11 @@ class LayeredJacobian(eqx.Module):
         x: inputs, shape (n, ...).
 
     Raises:
-        ValueError: inputs do not fit the network, or the network is none of one sample.
-        TypeError: net is no network, or x no array.
+        ValueError: inputs do not fit the network, or the network does not map one sample.
+        TypeError: net is not a network, or x is not an array.
     """
 
-    held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none
+    held: HeldModule  # since loops carry only arrays, and the activation of an `eqx.nn.MLP` is another leaf
     records: list[Record]
     x: Inputs
 
@@ -68,7 +68,7 @@ class LayeredJacobian(eqx.Module):
         return jax.tree.unflatten(structure, total)
 
     def ntk(self, eta: PyTree) -> Float[Array, "n out n out"]:
-        """The NTK between the inputs and themselves, eta-weighted; symmetric to the last bit."""
+        """The eta-weighted NTK of the inputs; symmetric to the last bit."""
         found = self._capture()
         return of_records(found, eta, self.records, found.constant(self.x), Outputs.ALL)
 

@@ -14,7 +14,7 @@ from ._tiling import pairs, Tiling, tilings, written_out
 from ._use_gram import work_size
 
 
-# Bytes that activations and work may take: half of a small machine's memory, on every machine.
+# Bytes that activations and work may take: half of a small machine's memory, whatever the machine.
 WORK = 4_000_000_000
 
 
@@ -24,7 +24,7 @@ class MemoryEstimate(NamedTuple):
     Attributes:
         kernel: the result.
         activations: activations and cotangents of all samples that are held at once.
-        work: what the Grams of one pair of tiles take.
+        work: the Grams of one pair of tiles.
         tile: samples per tile: 1 to n.
     """
 
@@ -54,9 +54,9 @@ def choose_tiling(
     by_layer: bool,
     budget: int | None,
 ) -> Tiling:
-    """The fastest tiling that stays within the budget, or of which all but the kernel takes `WORK` without one.
+    """The fastest tiling within the budget; without one, the fastest that takes at most `WORK` besides the kernel.
 
-    Tiles of another size round in another way: what memory is free may refuse a kernel, and chooses no tiles.
+    The tile size changes rounding. So the free memory never selects it; it can only rule out a kernel.
 
     Raises:
         MemoryError: even the smallest tiles exceed the budget; without one, the tiling exceeds half of the free memory.
@@ -80,7 +80,7 @@ def choose_tiling(
         if outputs is not Outputs.TRACE and traced.total <= allowed
         else "kernels.NTKOperator(net, x) gives products with the kernel without holding it"
     )
-    if least.total <= allowed:  # the budget is not given, and one of as much leads to smaller tiles
+    if least.total <= allowed:  # no budget is given, and this much as a budget leads to smaller tiles
         fits = f"memory={int(allowed)} takes tiles that fit"
     shape = outputs.shape(n, n if m is None else m, out_size)
     raise MemoryError(
@@ -106,7 +106,7 @@ def estimate(
     held = (n + (m or 0)) if tiling.held else 2 * tile
     entries = math.prod(outputs.shape(tile, tile, found.out_size))
     grams = leaves * entries + 2 * entries  # every parameter's, their sum, and its transpose
-    if tiling.held and written_out(n, m, tile, outputs.rows(found.out_size)):  # then XLA makes those of all pairs first
+    if tiling.held and written_out(n, m, tile, outputs.rows(found.out_size)):  # XLA computes those of all pairs first
         grams *= pairs(n, m, tile)
     work = lambda leaf: work_size(found.found.uses[leaf], found.values[leaf].shape, tile, found.out_size, outputs)
     largest = max(map(work, found.found.order))

@@ -1,4 +1,4 @@
-"""The covariance of a network's outputs at its weights."""
+"""The covariance of a network's outputs at given weights."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from ._inputs import check_inputs
 
 
 def empirical_nngp(net: Any, x1: Inputs, x2: Inputs | None = None) -> Float[Array, "n m"]:
-    """1/c sum_a f_a(x1) f_a(x2), over the c outputs of a network: one draw of the NNGP, which it is on average.
+    """1/c sum_a f_a(x1) f_a(x2) over the c outputs of a network: one draw, whose average is the NNGP.
 
-    Its relative error is of order sqrt(1/c + 1/width): a hidden layer of many neurons as output, or an average over
-    networks from several keys, tells the NNGP of `js.kernels.infinite`.
+    Its relative error is of order sqrt(1/c + 1/width): to estimate the NNGP of `js.kernels.infinite`, take a wide
+    hidden layer as output, or average over networks from several keys.
 
     Arguments:
         net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.

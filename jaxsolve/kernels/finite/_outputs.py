@@ -1,4 +1,4 @@
-"""The pairs of outputs of a kernel that are kept, and how they lie in it."""
+"""The pairs of outputs that a kernel keeps, and their layout."""
 
 import enum
 
@@ -18,13 +18,13 @@ class Outputs(enum.Enum):
         """sum_k one[i, a, k] two[j, b, k]."""
         if self is Outputs.DIAGONAL:
             return jnp.einsum("nak,mak->anm", one, two)
-        # Spelt out as one matrix product: for the einsum XLA copies both factors first.
+        # Written as one matrix product: for an einsum, XLA copies both factors first.
         size = one.shape[2] if self is Outputs.ALL else one.shape[1] * one.shape[2]
         product = one.reshape(-1, size) @ two.reshape(-1, size).T
         return product.reshape(self.shape(one.shape[0], two.shape[0], one.shape[1]))
 
     def times(self, pairs: Float[Array, "n m"], kernel: Float[Array, "..."]) -> Float[Array, "..."]:
-        """One number per pair of samples, times a kernel."""
+        """A kernel times one number per pair of samples."""
         return pairs[{Outputs.ALL: np.s_[:, None, :, None], Outputs.DIAGONAL: None, Outputs.TRACE: ...}[self]] * kernel
 
     def rows(self, out_size: int) -> int:
@@ -40,7 +40,7 @@ class Outputs(enum.Enum):
         }[self]
 
     def of(self, kernel: Float[Array, "n out m out"]) -> Float[Array, "..."]:
-        """The part that is kept of a kernel with all pairs."""
+        """The part of a kernel with all pairs that is kept."""
         formulas = {Outputs.ALL: "namb->namb", Outputs.DIAGONAL: "nama->anm", Outputs.TRACE: "nama->nm"}
         return jnp.einsum(formulas[self], kernel)
 
@@ -51,5 +51,5 @@ class Outputs(enum.Enum):
 
     @property
     def exchanged(self) -> tuple[int, ...]:
-        """The axes of K[j, b, i, a]: both sides exchanged."""
+        """The order of axes that exchanges both sides: K[j, b, i, a]."""
         return {Outputs.ALL: (2, 3, 0, 1), Outputs.DIAGONAL: (0, 2, 1), Outputs.TRACE: (1, 0)}[self]

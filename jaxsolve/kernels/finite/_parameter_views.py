@@ -1,4 +1,4 @@
-"""The views of a parameter before it meets data: rearranged, cast and scaled, it is still that parameter."""
+"""Views of a parameter before it meets data: rearranged, cast or scaled, it is still the same parameter."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
-# One rearrangement: its name and what it takes.
+# One rearrangement: its name and its arguments.
 Move = tuple[str, tuple[Any, ...]]
 
 _MOVES: dict[str, Callable[..., Array]] = {
@@ -22,14 +22,14 @@ _MOVES: dict[str, Callable[..., Array]] = {
 
 
 class ParameterView(NamedTuple):
-    """A parameter as the program holds it: base[order] times scales, where the base is the leaf after some moves.
+    """A parameter as the program holds it: base[order] times scales, where the base is the leaf after `moves`.
 
     Attributes:
-        leaf: which parameter.
-        moves: what makes the base of the leaf.
-        shape: of the base.
-        order: the axes of the base, in the order in which the view has them.
-        scales: slots of numbers that multiply it, each with its power 1 or -1.
+        leaf: the index of the parameter.
+        moves: the rearrangements that turn the leaf into the base.
+        shape: the shape of the base.
+        order: the axes of the base, in the order of the view.
+        scales: slots of the numbers that multiply it, each with a power of 1 or -1.
         sign: 1 or -1.
         spread: whether it is broadcast along axes.
     """
@@ -50,14 +50,14 @@ class ParameterView(NamedTuple):
         return self._replace(order=tuple(self.order[axis] for axis in order))
 
     def moved(self, name: str, *details: Any) -> "ParameterView":
-        """After another rearrangement of the view."""
-        # Transposes are only noted in `order`, which products and look-ups can use as it is. They become a move before
-        # another one, which needs the entries in this order.
+        """The view after another rearrangement."""
+        # Transposes are only recorded in `order`, which products and look-ups use directly. They become a move before
+        # another move, which needs the entries in that order.
         moves = self.moves
         if self.order != tuple(range(len(self.order))):
             moves = (*moves, ("transpose", (self.order,)))
         shape = tuple(self.shape[axis] for axis in self.order)
-        # Only the shape is asked for, so any dtype serves.
+        # Only the shape is needed, so any dtype serves.
         new = jax.eval_shape(lambda a: _MOVES[name](a, *details), jax.ShapeDtypeStruct(shape, np.int32)).shape
         if new == shape and name == "reshape":
             return self
@@ -81,10 +81,10 @@ def back_to_leaf(value: Float[Array, "..."], moves: tuple[Move, ...], shape: tup
 
 
 def disjoint(several: list[tuple[Move, ...]], shape: tuple[int, ...]) -> bool:
-    """True if bases that these moves make of a leaf have no entry in common."""
+    """True if the bases that these moves cut from a leaf have no entry in common."""
     count = math.prod(shape)
-    # Entries are numbered, and the numbers follow the moves: those of a base say which entries of the leaf it holds. In
-    # NumPy, since under jit the numbers of JAX would be traced, and could not be compared here.
+    # Number the entries and move the numbers: those in a base are the entries of the leaf that it holds. This is in
+    # NumPy, since under jit JAX numbers would be traced and could not be compared here.
     numbers, seen = np.arange(count).reshape(shape), np.zeros(count, bool)
     for moves in several:
         picked = np.asarray(_numpy_base(numbers, moves)).ravel()

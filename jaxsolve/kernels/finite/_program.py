@@ -1,4 +1,4 @@
-"""A function of parameters and one sample as a flat list of steps, its calls entered and short scans unrolled."""
+"""A function of parameters and one sample as a flat list of steps, with calls entered and short scans unrolled."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from jaxtyping import Array, PyTree
 from ..._programs import called, CALLS, read, rebound, Rules, scan_counts, Step, Steps, write_out
 
 
-# A scan of more steps, with those of scans around it, is not unrolled: programs grow with them, and so does the time to
-# compile. Where each step has parameters of its own, as in a scan over layers, that is all.
+# A scan of more steps, multiplied by those of enclosing scans, is not unrolled: programs grow with the steps, and so
+# does the time to compile. If each step has its own parameters, as in a scan over layers, this is the only limit.
 LONGEST_SCAN = 64
-# Where all steps share most parameters, each use of them meets each other one: from 16 steps on, their derivative by
-# sample was as fast or faster for LSTMs and GRUs of any width (16 to 256), at 8 for narrow ones only.
+# If all steps share most parameters, every use of these meets every other one. From 16 steps on, derivatives by sample
+# were at least as fast for LSTMs and GRUs of any width (16 to 256); at 8 steps, for narrow ones only.
 LONGEST_SHARED = 8
 
 
@@ -24,9 +24,9 @@ class NetworkProgram(NamedTuple):
     """A function (parameters, sample) -> output.
 
     Attributes:
-        steps: in the order in which they run.
-        values: what is known beforehand, by slot.
-        shapes: of every slot.
+        steps: the steps, in the order in which they run.
+        values: the constants, by slot.
+        shapes: the shape and dtype of every slot.
         leaves, sample, output: the slots of the parameters, of the arrays of the sample and of the output.
     """
 
@@ -41,9 +41,9 @@ class NetworkProgram(NamedTuple):
 def trace(
     f: Callable[[PyTree, Any], Array], params: PyTree, x: PyTree[jax.ShapeDtypeStruct]
 ) -> tuple[ClosedJaxpr, NetworkProgram]:
-    """A function as JAX traces it, and its program before the first step: only parameters and sample have slots.
+    """The traced function, and its program before the first step, with slots for parameters and sample only.
 
-    The parameters and the sample may be known by their shapes only.
+    The parameters and the sample may be given as shapes only.
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
     closed, steps = jax.make_jaxpr(f)(shapes, x), Steps()
@@ -55,16 +55,16 @@ class Writer:
     """Writes a program that `trace` has begun.
 
     Arguments:
-        program: without steps.
-        moves: says of slots whether a parameter is among them; what none enters is one step.
-        see: follows the steps as they are written, and so knows of `moves`.
+        program: the program, without steps.
+        moves: whether a parameter is among some slots; a call or scan that none enters is one step.
+        see: called with each step as it is written, so that `moves` stays current.
     """
 
     def __init__(self, program: NetworkProgram, moves: Callable[[Sequence[int]], bool], see: Callable[[Step], None]):
         self.program, self.moves, self.see = program, moves, see
         self.steps = Steps(program.steps, program.values, program.shapes)
         self.rules = Rules(self.steps.constant, self._apply, self._enters)
-        self.within = self.sharing = 1  # steps of the scans that are being unrolled, multiplied: all, and that share
+        self.within = self.sharing = 1  # products of the lengths of scans being unrolled: all, and that share
 
     def write(self, closed: ClosedJaxpr) -> NetworkProgram:
         """The program with all of its steps."""
@@ -86,7 +86,7 @@ class Writer:
 
     def _scan(self, eqn: Any, inputs: list[int]) -> Sequence[int]:
         """A scan, unrolled if it is short."""
-        # Constants and carry come first, and are the same for all steps; what is scanned over has a row for each.
+        # Constants and carry come first, and are shared by all steps; the other inputs have one row per step.
         rows = sum(scan_counts(eqn))
         size = lambda slots: sum(math.prod(self.steps.shapes[slot].shape) for slot in slots if self.moves([slot]))
         around = self.within, self.sharing
@@ -101,7 +101,7 @@ class Writer:
         return found
 
     def _stack(self, slots: list[int], aval: Any) -> int:
-        # A scan of no steps gives empty arrays, and there is nothing to stack.
+        # A scan of length 0 gives empty arrays, with nothing to stack.
         if not slots:
             return self.steps.constant(jnp.zeros(aval.shape, aval.dtype))
         (out,) = self._add("stack", {}, slots, [aval], lambda *values: [jnp.stack(values)])
@@ -111,7 +111,7 @@ class Writer:
         shape = self.steps.shapes[slot].shape
         starts, limits = (index, *[0] * (len(shape) - 1)), (index + 1, *shape[1:])
         aval = jax.ShapeDtypeStruct((1, *shape[1:]), self.steps.shapes[slot].dtype)
-        # As a slice and a squeeze, which `_uses` has rules for, a row of a parameter is still known as a part of it.
+        # As a slice and a squeeze, for which `_uses` has rules, a row of a parameter is recognized as a part of it.
         params = {"start_indices": starts, "limit_indices": limits, "strides": None}
         (part,) = self._add("slice", params, [slot], [aval], lambda value: [jax.lax.slice(value, starts, limits)])
         row = jax.ShapeDtypeStruct(shape[1:], aval.dtype)

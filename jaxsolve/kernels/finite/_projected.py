@@ -1,4 +1,4 @@
-"""Kernels summed over equal outputs, of networks with many outputs: by random projections of them."""
+"""Kernels summed over equal outputs, for networks with many outputs, by random projections."""
 
 import math
 
@@ -15,18 +15,18 @@ from ._empirical import empirical
 
 
 class Projected(eqx.Module):
-    r"""A network with a few random projections of its outputs in their place: R f(x)/sqrt(count), R of random signs.
+    r"""A network whose outputs are replaced by a few random projections R f(x)/sqrt(count), where R has random signs.
 
-    The kernel of the projections, summed over them, is on average that of all outputs:
-    $\sum_{a} K^g_{iaja} \approx \sum_{c} K_{icjc}$. It takes one backward pass for each projection and not for each
-    output, of which a language model has millions. The variance of an entry is at most 2/count times the square of the
-    norm of its block $K_{i \cdot j \cdot}$ (Hutchinson 1990). With one key the kernels of two checkpoints are projected
-    alike, so that their change is not the noise of two draws.
+    The kernel of the projections, summed over them, is on average the sum over all outputs:
+    $\sum_{a} K^g_{iaja} \approx \sum_{c} K_{icjc}$. It takes one backward pass per projection and not per output, of
+    which a language model has millions. The variance of an entry is at most 2/count times the squared norm of its block
+    $K_{i \cdot j \cdot}$ (Hutchinson 1990). With one key, two checkpoints are projected alike, so that the change of
+    their kernels has no noise from two draws.
 
     Arguments:
-        net: the network, its outputs of any shape.
-        count: of projections.
-        key: of the signs.
+        net: the network, with outputs of any shape.
+        count: the number of projections.
+        key: random key of the signs.
 
     Example:
         >>> net = js.nets.MLP(
@@ -40,7 +40,7 @@ class Projected(eqx.Module):
         True
 
     Raises:
-        TypeError, ValueError: count is no integer >= 1, or key no key.
+        TypeError, ValueError: count is not an integer >= 1, or key is not a random key.
     """
 
     net: PyTree
@@ -53,21 +53,21 @@ class Projected(eqx.Module):
 
     def __call__(self, x: PyTree[Shaped[Array, "..."]]) -> Float[Array, " count"]:
         """The projections of the outputs for one sample."""
-        assert self.key is not None  # without, it is a tree of rates
+        assert self.key is not None  # without a key, this is a tree of rates
         f = self.net(x).reshape(-1)
         return jr.rademacher(self.key, (self.count, f.size), f.dtype) @ f / math.sqrt(self.count)
 
     def rates(self, eta: PyTree) -> PyTree:
-        """The learning rates eta of the network as those of this one."""
+        """The network's learning rates eta, in the structure of this module."""
         return eqx.tree_at(lambda projected: (projected.net, projected.key), self, (eta, None))
 
 
 class Trace(eqx.Module):
-    """The kernel of a network summed over equal outputs: exact, or by random projections of these.
+    """The kernel of a network summed over equal outputs: exact, or by random projections.
 
     Attributes:
-        projections: how many; None takes all outputs.
-        key: of the projections.
+        projections: the number of projections; None takes all outputs.
+        key: random key of the projections.
     """
 
     projections: int | None = eqx.field(static=True)  # a shape
@@ -78,7 +78,7 @@ class Trace(eqx.Module):
         return empirical(projected, x, eta=eta, trace=True).ntk
 
     def by_parameter(self, net: PyTree, eta: PyTree, x: Inputs) -> list[Float[Array, "n n"]]:
-        """Returns what each trainable array adds to it, in their order; zeros where outputs do not depend on it."""
+        """Returns the contribution of each trainable array, in their order; zeros if outputs do not depend on it."""
         projected, eta = self.of(net, eta)
         found = empirical(projected, x, eta=eta, trace=True, by_layer=True)
         assert found.layers is not None
@@ -87,9 +87,9 @@ class Trace(eqx.Module):
         return [found.layers.get(jax.tree_util.keystr(path).removeprefix("."), nothing) for path in paths]
 
     def of(self, net: PyTree, eta: PyTree) -> tuple[PyTree, PyTree]:
-        """Returns the network whose kernel it is, and its learning rates."""
+        """Returns the network whose kernel is computed, and its learning rates."""
         if self.projections is None:
             return net, eta
-        # Others draw from the key, too.
+        # Folded in, since others draw from the key, too.
         projected = Projected(net, self.projections, key=jr.fold_in(self.key, self.projections))
         return projected, projected.rates(eta)

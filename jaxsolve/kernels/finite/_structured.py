@@ -28,9 +28,9 @@ def structured(
     tiling: Tiling,
     by_layer: bool,
 ) -> list[Float[Array, "..."]]:
-    """The kernel as a list of one array, or of the contributions of every parameter that is used, in that order.
+    """The kernel as a list of one array, or of the contributions of the parameters in order of first use.
 
-    Between x1 and itself (x2 is None) only one half is computed and the other is its mirror image, to the last bit.
+    If x2 is None, only one half is computed; the other is its mirror image, to the last bit.
     """
     found = capture(net, x1)
     terms = _Terms.of(found, eta, found.constant(x1), outputs, by_layer=by_layer)
@@ -69,21 +69,21 @@ class _Terms(NamedTuple):
         return cls(found, jax.tree.leaves(eta), constant, outputs, by_layer)
 
     def of_leaves(self, one: list[Record], two: list[Record]) -> list[Array]:
-        """Between two blocks of samples."""
+        """The terms between two blocks of samples."""
         counts = one[0].back.shape[0], two[0].back.shape[0]
-        # What is the same for all samples is taken once. Also because XLA's products on CPU (jaxlib 0.10 and 0.11) read
-        # what was never written where the second factor is a broadcast, in a batch, and several products are added.
+        # Values that are the same for all samples are used once. Besides, XLA on CPU (jaxlib 0.10 and 0.11) reads
+        # uninitialized memory in sums of several batched products whose second factor is a broadcast.
         first = lambda array, alike: array[:1] if alike else array
         one, two = (jax.tree.map(first, records, self.constant) for records in (one, two))
         whole = self.outputs.shape(*counts, self.found.out_size)
         parts, end = [], 0
         for leaf in self.found.found.order:
             uses = self.found.found.uses[leaf]
-            # A leaf without uses has one record: the derivative by the leaf itself.
+            # A leaf without uses has one record: the derivative with respect to the leaf itself.
             own = slice(end, end + max(len(uses), 1))
             shape, end = self.found.values[leaf].shape, own.stop
             part = contribution(uses, self.rates[leaf], shape, one[own], two[own], counts, self.outputs)
-            # Where samples are alike the part has one row or column for all of them.
+            # If samples are alike, the part has one row or column for all of them.
             parts.append(jnp.broadcast_to(part.astype(self.found.dtype), whole))
         return parts
 
@@ -96,17 +96,17 @@ class _Terms(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Neighboring samples, from `start` on."""
+    """Consecutive samples, starting at `start`."""
 
     start: int
     records: list[Record]
 
 
 def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None) -> list[Float[Array, "..."]]:
-    """The kernel between the samples of some blocks and those of others, or themselves if columns is None.
+    """The kernel between the samples of `rows` and those of `columns`, or of `rows` again if columns is None.
 
-    Layers are taken from the last one on, as records go back, and each is added to the kernel at once: for one sum over
-    layers XLA would hold the Grams of all of them.
+    Layers are taken from last to first, as cotangents arrive, and each is added to the kernel at once: in a single sum
+    over layers, XLA would hold the Grams of all of them.
     """
     outputs = terms.outputs
     others = rows if columns is None else columns
@@ -133,7 +133,7 @@ def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
 
 
 def _blocks(found: Capture, x: Inputs, size: int) -> list[_Block]:
-    """Each block passes the network by itself: cutting its records out of those of all samples would copy them."""
+    """Blocks from separate passes through the network: cutting their records out of those of all samples would copy."""
     return [
         _Block(start, _in_order(found.records(take_samples(x, slice(start, end)))))
         for start, end in _ranges(samples_in(x), size)
@@ -141,17 +141,17 @@ def _blocks(found: Capture, x: Inputs, size: int) -> list[_Block]:
 
 
 def _in_order(everything: list[Record]) -> list[Record]:
-    """The same records, with the inputs of the first layer hidden from XLA until the cotangents have come back to it.
+    """The same records, with the inputs of the first layer hidden from XLA until its cotangents are computed.
 
-    Otherwise XLA multiplies the inputs at once and holds their products, which are larger where samples are small.
+    Otherwise XLA multiplies the inputs at once and holds their products, which are larger if samples are small.
     """
     first, *others = everything
     n = first.back.shape[0]
     if first.inputs is None or not jnp.issubdtype(first.inputs.dtype, jnp.floating):
         return everything
-    if first.inputs.size >= n * n:  # and many networks share the products
+    if first.inputs.size >= n * n:  # and networks in a batch share the products
         return everything
-    # A zero times a cotangent: XLA removes barriers before it schedules, but not a dependence on numbers.
+    # Add 0 times a cotangent: XLA removes barriers before it schedules, but not a data dependence.
     one = jax.lax.stop_gradient(first.back.reshape(n, -1)[:, 0])
     late = first.inputs + 0 * one.reshape(n, *[1] * (first.inputs.ndim - 1))
     return [first._replace(inputs=late), *others]
@@ -170,7 +170,7 @@ def _ranges(count: int, size: int) -> list[tuple[int, int]]:
 # --- many tiles, in a loop
 
 
-# Gives the records of so many samples from one on.
+# Maps a first sample and a count to the records of these samples.
 _Read = Callable[[Any, int], list[Record]]
 
 
@@ -180,7 +180,7 @@ class _Samples(NamedTuple):
 
 
 def _looped(terms: _Terms, one: _Samples, two: _Samples | None, tile: int) -> list[Float[Array, "..."]]:
-    """The kernel between some samples and others, or themselves if two is None, in compiled loops through tiles."""
+    """The kernel between samples `one` and `two`, or `one` again if two is None, in compiled loops over tiles."""
     outputs, (n, read1) = terms.outputs, one
     m, read2 = one if two is None else two
     tile1, tile2 = min(tile, n), min(tile, m)
@@ -246,7 +246,7 @@ def _reader(found: Capture, x: Inputs, tiling: Tiling) -> _Read:
 
 
 def _cutter(everything: list[Record]) -> _Read:
-    # Cut in the shape in which records are passed on: for a second shape XLA would compute them twice.
+    # Cut in the shape in which records are passed on: in a second shape, XLA would compute them twice.
     flat = [record.back.reshape(-1, *record.back.shape[2:]) for record in everything]
 
     def cut(start: Any, size: int) -> list[Record]:
@@ -271,7 +271,7 @@ def _mirror(kernel: Array, outputs: Outputs) -> Array:
 
 def _evened(kernel: Array, outputs: Outputs) -> Array:
     """A kernel of samples with themselves, symmetric to the last bit."""
-    # Sums of two commute in floating point, so an entry and its mirror image round alike.
+    # Addition commutes in floating point, so an entry and its mirror image round alike.
     return (kernel + _mirror(kernel, outputs)) / 2
 
 

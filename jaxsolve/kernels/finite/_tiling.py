@@ -1,4 +1,4 @@
-"""The cut of a kernel's samples into tiles: products stay in the cache, and symmetry saves some of them."""
+"""Tilings of a kernel's samples: products stay in the cache, and symmetry saves some of them."""
 
 import math
 from typing import NamedTuple
@@ -7,24 +7,24 @@ from typing import NamedTuple
 class Tiling(NamedTuple):
     """A cut of the samples of a kernel into tiles of one size.
 
-    If the samples do not divide evenly, one tile is smaller where tiles are written out, and else overlaps another.
+    If the samples do not divide evenly, one tile is smaller if tiles are written out, and otherwise overlaps another.
 
     Attributes:
         tile: samples per tile.
-        held: whether the records of all samples are held, or those of two tiles made anew for every pair of tiles.
+        held: whether the records of all samples are held; otherwise two tiles are recomputed for every pair.
     """
 
     tile: int
     held: bool
 
 
-# Rows of a tile, measured: larger ones leave the cache.
+# The most rows of a tile, as measured: larger tiles do not fit into the cache.
 MOST_ROWS = 600
-# Rows of a symmetric kernel that are worth two tiles along each axis, or three: then six of nine are computed.
+# Rows from which a symmetric kernel gains by two tiles along each axis, or by three: then six of nine are computed.
 TWO_TILES, THREE_TILES = 200, 400
-# The tiles of such kernels hold a multiple of so many samples, to fill the vector units.
+# Tiles of such kernels hold a multiple of this many samples, to fill the vector units.
 EVEN = 4
-# So many pairs, or a symmetric kernel of such tiles, are written out: that is faster, compiles longer and takes memory.
+# Up to this many pairs, or rows per tile of a symmetric kernel, are written out: faster, but slow to compile and large.
 FEW_PAIRS, SMALL_ROWS = 3, 480
 
 
@@ -34,15 +34,15 @@ def tilings(n: int, m: int | None, rows: int) -> list[Tiling]:
     sizes = [first_tile(n, rows) if m is None else _largest(longest, rows)]
     while sizes[-1] > 1:
         sizes.append(math.ceil(sizes[-1] / 2))
-    # A tile that holds all samples holds all records, so there is but one way.
+    # A tile that holds all samples holds all records, so there is only one way.
     return [Tiling(size, held) for size in sizes for held in (True, False) if held or size < longest]
 
 
 def first_tile(n: int, rows: int) -> int:
-    """Samples of the tiles of the fastest tiling of a symmetric kernel.
+    """The samples per tile in the fastest tiling of a symmetric kernel.
 
-    Where they are written out, the first is left about half of what the others have: products of larger tiles take less
-    time per entry, which is worth more than the entries of the mirrored half that they add.
+    If tiles are written out, the first has about half the samples of the others: products of larger tiles take less
+    time per entry, which outweighs the additional entries of the mirrored half.
     """
     # In half tiles: two for each tile but the first, which has one.
     larger = _part(n, 2 * _along(n * rows) - 1)
@@ -50,12 +50,12 @@ def first_tile(n: int, rows: int) -> int:
 
 
 def cut_tile(n: int, rows: int) -> int:
-    """The same where tiles are cut out of records that are held: copying two takes the time that they would save."""
+    """The same if tiles are cut out of held records: copying two takes the time that they would save."""
     return n if n * rows < THREE_TILES else first_tile(n, rows)
 
 
 def even_tile(n: int, rows: int) -> int:
-    """Samples of the equal tiles of a symmetric kernel, small enough that there are pairs to leave out."""
+    """The samples per tile in equal tiles of a symmetric kernel, small enough that there are pairs to leave out."""
     return _part(n, 2 * _along(n * rows))
 
 
@@ -67,22 +67,22 @@ def written_out(n: int, m: int | None, tile: int, rows: int) -> bool:
 
 
 def pairs(n: int, m: int | None, tile: int) -> int:
-    """Pairs of tiles; of a symmetric kernel those of which none mirrors another."""
+    """The number of pairs of tiles; for a symmetric kernel, without mirror images."""
     count = math.ceil(n / tile)
     return math.comb(count + 1, 2) if m is None else count * math.ceil(m / tile)
 
 
 def _along(rows: int) -> int:
-    """Tiles along each axis."""
+    """The number of tiles along each axis."""
     return 1 + (rows >= TWO_TILES) + (rows >= THREE_TILES)
 
 
 def _part(n: int, halves: int) -> int:
-    """Samples of a tile, of so many half tiles along each axis."""
+    """The samples per tile, with `halves` half tiles along each axis."""
     return min(n, EVEN * math.ceil(2 * n / EVEN / halves))
 
 
 def _largest(n: int, rows: int) -> int:
-    # Equal parts: so many tiles as `MOST_ROWS` needs, and the samples spread evenly over them.
+    # The fewest tiles that `MOST_ROWS` allows, with the samples spread evenly over them.
     most = max(1, MOST_ROWS // rows)
     return math.ceil(n / math.ceil(n / most))

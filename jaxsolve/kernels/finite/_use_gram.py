@@ -1,4 +1,4 @@
-"""The share of each parameter in the NTK of a batch of pairs, given the records of its uses."""
+"""The contribution of each parameter to the NTK of a batch of pairs, from the records of its uses."""
 
 import itertools
 import math
@@ -16,9 +16,9 @@ from ._uses import Use
 
 
 class Factors(NamedTuple):
-    """The factors of derivatives, for some uses and a batch; operands that are integers are the places of ones.
+    """The factors of derivatives, for some uses and a batch; integer operands are indices of one-hot vectors.
 
-    Of what is the same for all samples, n is 1.
+    n is 1 for factors that are the same for all samples.
     """
 
     split: Split
@@ -32,7 +32,7 @@ class Factors(NamedTuple):
             return cls(contraction.split, operand.astype(back.dtype), back)
         if contraction.clipped:
             return cls(contraction.split, operand, back)
-        inside = operand < contraction.columns  # a look-up of nothing sends nothing back
+        inside = operand < contraction.columns  # an index out of range has no cotangent
         return cls(contraction.split, operand, jnp.where(inside[:, None, :, None, None], back, 0))
 
     @property
@@ -46,10 +46,10 @@ class Factors(NamedTuple):
 
 
 def merged(contractions: list[AbstractContraction], records: list[Record]) -> list[Factors]:
-    """The factors of several uses; those of one kind are one use with the positions of all."""
+    """The factors of several uses; uses of one kind are merged into one, with the positions of all."""
     kinds: dict[Any, list[Factors]] = {}
     for rule, record in zip(contractions, records, strict=True):
-        # Operands of look-ups are indices, which cannot be joined with numbers.
+        # Operands of look-ups are indices, which cannot be concatenated with numbers.
         kinds.setdefault((rule.split, isinstance(rule, Lookup)), []).append(Factors.of(rule, record))
     join = lambda arrays, axis: arrays[0] if len(arrays) == 1 else jnp.concatenate(_of_as_many(arrays), axis)
     return [
@@ -59,28 +59,28 @@ def merged(contractions: list[AbstractContraction], records: list[Record]) -> li
 
 
 def _of_as_many(arrays: list[Array]) -> list[Array]:
-    """The same arrays, each with as many samples as the one with most."""
+    """The arrays, broadcast to the largest number of samples among them."""
     n = max(array.shape[0] for array in arrays)
     return [jnp.broadcast_to(array, (n, *array.shape[1:])) for array in arrays]
 
 
 def derivative_by_base(factors: Factors, shape: tuple[int, ...]) -> Float[Array, "n out ..."]:
-    """The derivative by a base of this shape."""
+    """The derivative with respect to a base of this shape."""
     split = factors.split
     if factors.operand.ndim > 2:
         # Samples n, outputs a, positions p, groups g, rows r of cotangents, columns k of operands: sum_p b_p a_p^T.
         return to_base(jnp.einsum("napgr,npgk->nagrk", factors.back, factors.operand), split, shape)
     columns = math.prod(shape[axis] for axis in split.operand)
-    # Indices of `columns`, which a look-up of nothing has, lie outside of the table and are dropped.
+    # An index of `columns`, for a look-up out of range, lies outside the table and is dropped.
     add = lambda ids, values: jnp.zeros((columns, values.shape[-1]), values.dtype).at[ids].add(values, mode="drop")
     places, backs = _of_as_many([factors.operand, factors.back[:, :, :, 0]])
     tables = jax.vmap(lambda ids, backs: jax.vmap(lambda values: add(ids, values))(backs))(places, backs)
-    # From (n, out, columns, rows) to (n, out, groups, rows, columns), with the one group of a look-up.
+    # From (n, out, columns, rows) to (n, out, groups, rows, columns), where a look-up has one group.
     return to_base(jnp.swapaxes(tables, 2, 3)[:, :, None], split, shape)
 
 
 class Costs(NamedTuple):
-    """Two ways to the same numbers: through each sample's derivative, or through Grams of operands and cotangents."""
+    """The costs of two ways to a kernel: from each sample's derivative, or from Grams of operands and cotangents."""
 
     derivative_work: int  # multiplications
     derivative_size: int  # numbers held
@@ -94,12 +94,12 @@ class Costs(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Numbers held by the cheaper way."""
+        """The numbers held in the cheaper way."""
         return self.gram_size if self.by_grams else self.derivative_size
 
 
 def costs(contractions: list[AbstractContraction], n: int, m: int, out_size: int, outputs: Outputs) -> Costs:
-    """For all uses of one parameter, or of one part of it, between n and m samples."""
+    """The costs for all uses of one parameter, or of one part of it, between n and m samples."""
     pairs = n * m * (out_size**2 if outputs is Outputs.ALL else out_size)
     size = math.prod(contractions[0].shape)
     # An outer product at every position; for a look-up only the row that it reads.
@@ -109,15 +109,15 @@ def costs(contractions: list[AbstractContraction], n: int, m: int, out_size: int
         positions = one.positions * two.positions * one.groups
         inner = 1 if isinstance(one, Lookup) or isinstance(two, Lookup) else one.columns
         alone = positions == one.groups == 1  # then no sum over positions follows
-        # For each pair of positions: a Gram of operands, one of cotangents, and the product of both.
+        # For each pair of positions: a Gram of operands, a Gram of cotangents, and their product.
         gram_work += positions * (n * m * inner + pairs * (one.rows + (not alone)))
         gram_size = max(gram_size, positions * (n * m + pairs))
-    # The derivatives of all samples and outputs, then one product of `size` numbers for each pair.
+    # The derivatives of all samples and outputs, then one product of `size` numbers per pair.
     return Costs((n + m) * out_size * work + pairs * size, (n + m) * out_size * size, gram_work, gram_size)
 
 
 def multiplications(found: Capture, n: int, m: int, outputs: Outputs) -> tuple[int, int]:
-    """The multiplications by a network's parameters for one sample, and those of a kernel of n and m samples."""
+    """The numbers of multiplications in a network's forward pass for one sample, and in a kernel of n and m samples."""
     forward, c = 0, found.out_size
     pairs = n * m * (c**2 if outputs is Outputs.ALL else c)
     grams = 0
@@ -126,7 +126,7 @@ def multiplications(found: Capture, n: int, m: int, outputs: Outputs) -> tuple[i
         size = math.prod(found.values[leaf].shape)
         forward += sum(one.positions * math.prod(one.shape) for one in contractions) or size
         known = costs(contractions, n, m, c, outputs) if contractions else None
-        # The second is the Gram of derivatives that are held, which biases and gains have.
+        # Without contractions, as for biases and gains, it is the Gram of derivatives that are held.
         grams += pairs * size if known is None else min(known.gram_work, known.derivative_work)
     return forward, (n + m) // 2 * (1 + c) * forward + grams
 
@@ -140,7 +140,7 @@ def contribution(
     counts: tuple[int, int],
     outputs: Outputs,
 ) -> Float[Array, "..."]:
-    """eta <df/dtheta, df/dtheta> of one parameter of this shape, between so many samples; 1 where all are alike."""
+    """eta <df/dtheta, df/dtheta> of one parameter, between `counts` samples; axes are 1 if samples are alike."""
     if not uses:
         return rate * outputs.gram(*(_flat(records[0].back) for records in (one, two)))
     parts = _parts(uses)
@@ -155,7 +155,7 @@ def contribution(
 
 
 def _parts(uses: list[Use]) -> dict[Any, list[int]]:
-    """The uses of each part of a parameter, by how it is cut out."""
+    """The uses of each part of a parameter, by the moves that cut it out."""
     parts: dict[Any, list[int]] = {}
     for index, use in enumerate(uses):
         parts.setdefault(use.view.moves, []).append(index)
@@ -163,12 +163,12 @@ def _parts(uses: list[Use]) -> dict[Any, list[int]]:
 
 
 def _overlap(parts: dict[Any, list[int]], shape: tuple[int, ...]) -> bool:
-    """True if several parts of a parameter have entries in common, so that all derivatives by it are held."""
+    """True if several parts of a parameter share entries, so that its derivatives must be held."""
     return len(parts) > 1 and not disjoint(list(parts), shape)
 
 
 def work_size(uses: list[Use], shape: tuple[int, ...], tile: int, out_size: int, outputs: Outputs) -> int:
-    """Numbers that the contribution of one parameter of this shape holds between two tiles."""
+    """The numbers that the contribution of one parameter of this shape holds between two tiles."""
     parts = _parts(uses)
     if _overlap(parts, shape):
         return 2 * tile * out_size * math.prod(shape)
@@ -184,7 +184,7 @@ def _part_size(contractions: list[AbstractContraction], tile: int, out_size: int
 
 
 def together(contractions: list[AbstractContraction]) -> bool:
-    """True if Grams of these uses combine: the same axes of the parameter on either side."""
+    """True if the Grams of these uses can be combined: the factors have the same axes, or swapped ones."""
     return all(_same(contractions[0], other) or _crossed(contractions[0], other) for other in contractions[1:])
 
 
@@ -206,7 +206,7 @@ def _of_part(
     counts: tuple[int, int],
     outputs: Outputs,
 ) -> Float[Array, "..."]:
-    """For uses that all see the same base of a parameter."""
+    """The contribution of uses that all see the same base of a parameter."""
     if together(contractions) and costs(contractions, *counts, one[0].back.shape[1], outputs).by_grams:
         first, second = merged(contractions, one), merged(contractions, two)
         # With one position and one group the derivative is b a^T, and <b a^T, b' a'^T> = <a, a'> <b, b'>.
@@ -222,13 +222,13 @@ def _of_part(
 
 
 def _of_base(contractions: list[AbstractContraction], records: list[Record]) -> Float[Array, "n out ..."]:
-    """The derivative by the base."""
+    """The derivative with respect to the base."""
     found = [derivative_by_base(factors, contractions[0].shape) for factors in merged(contractions, records)]
     return sum(found[1:], found[0])
 
 
 def _of_leaf(uses: list[Use], shape: tuple[int, ...], records: list[Record]) -> Float[Array, "n out ..."]:
-    """The derivative by the parameter itself."""
+    """The derivative with respect to the parameter itself."""
     total = []
     for moves, chosen in _parts(uses).items():
         derivative = _of_base([uses[index].contraction for index in chosen], [records[index] for index in chosen])
@@ -240,7 +240,7 @@ def _of_leaf(uses: list[Use], shape: tuple[int, ...], records: list[Record]) -> 
 
 
 def _pair(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
-    """sum over groups and positions p, q of the products of Grams."""
+    """The sum over groups and positions p, q of the products of Grams."""
     way = _windowed if one.split == two.split else _crossed_windows
     found = [way(one.group(g), two.group(g), outputs) for g in range(one.back.shape[3])]
     return sum(found[1:], found[0])
@@ -271,13 +271,13 @@ def _crossed_windows(one: Factors, two: Factors, outputs: Outputs) -> Float[Arra
 
 
 def _inner(one: Array, two: Array) -> Array:
-    """Products over the last axis of all with all; of places of single ones, whether they agree."""
+    """Inner products over the last axis, all with all; integers are the indices of one-hot vectors."""
     looked = [jnp.issubdtype(array.dtype, jnp.integer) for array in (one, two)]
     if all(looked):
-        # The product of two vectors with a single 1 each.
+        # The product of two one-hot vectors is 1 if their indices are equal.
         return (one.reshape(-1, 1) == two.reshape(1, -1)).reshape(*one.shape, *two.shape)
     if looked[1]:
-        # The product with a vector of a single 1 is the entry at its place.
+        # The product with a one-hot vector is the entry at its index.
         return jnp.take(one, two, axis=-1, mode="fill", fill_value=0)
     if looked[0]:
         found = _inner(two, one)
@@ -294,7 +294,7 @@ def _flat(rows: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:
 
 
 def push(use: Use | None, v: Float[Array, "..."], record: Record) -> Float[Array, "n out"]:
-    """The share of one use in J v, where the parameter moves by v."""
+    """The contribution of one use to J v, if the parameter moves by v."""
     if use is None:
         return _flat(record.back) @ v.reshape(-1)
     factors = Factors.of(use.contraction, record)
@@ -303,13 +303,13 @@ def push(use: Use | None, v: Float[Array, "..."], record: Record) -> Float[Array
         moved = jnp.take(matrix[0].T, factors.operand, axis=0, mode="fill", fill_value=0)[:, :, None]
     else:
         moved = jnp.einsum("npgk,grk->npgr", factors.operand, matrix)
-    # J v by chain rule: what the step's output moves by, times the cotangent, over all positions, groups and rows.
+    # J v by the chain rule: the step's output change times the cotangent, over all positions, groups and rows.
     return jnp.einsum("nak,nk->na", _flat(factors.back), moved.reshape(moved.shape[0], -1))
 
 
 def pull(use: Use | None, q: Float[Array, "n out"], record: Record, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """The share of one use in J^T q."""
-    # q weighs the outputs before the outer products, so that these are made once and not for each output.
+    """The contribution of one use to J^T q."""
+    # q weights the outputs before the outer products, so that these are computed once and not per output.
     back = jnp.einsum("na,na...->n...", q, record.back)
     if use is None:
         return jnp.sum(back, axis=0)

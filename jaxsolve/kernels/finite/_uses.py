@@ -1,4 +1,4 @@
-"""The places where the parameters of a program meet data, and how they meet."""
+"""The places where the parameters of a program meet data, and the operations there."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from ._program import LONGEST_SCAN, NetworkProgram, trace, Writer
 
 
 class Use(NamedTuple):
-    """A step at which a parameter meets an operand, in which its output is linear.
+    """A step in which a parameter meets an operand, with an output that is linear in the parameter.
 
     Attributes:
-        step: number of the step, whose first output is d(output)/d(this) back-propagated to.
-        operand: slot of what the parameter is multiplied with.
-        view: the parameter as it enters.
-        contraction: what the step does with both.
+        step: number of the step, to whose first output cotangents are propagated.
+        operand: slot of the value that the parameter is multiplied with.
+        view: the parameter as it enters the step.
+        contraction: the operation of the step on both.
     """
 
     step: int
@@ -30,13 +30,13 @@ class Use(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The known facts of the parameters of a program.
+    """The facts about the parameters of a program.
 
     Attributes:
         program: the function.
-        uses: of every leaf, in the order of the program; empty where its derivative is taken directly.
-        reasons: why the derivative of a leaf has to be taken directly, for those where it costs more.
-        order: the leaves that are used at all, in the order in which they are first met.
+        uses: the uses of every leaf, in program order; empty if its derivative is taken directly.
+        reasons: why the derivative of a leaf is taken directly, for leaves where that costs more.
+        order: the leaves that are used, in order of first use.
     """
 
     program: NetworkProgram
@@ -53,7 +53,7 @@ def find(f: Callable[[PyTree, Array], Array], params: PyTree, x: Any) -> Found:
     # A parameter that is the output itself meets no data.
     for view in finder.views.get(program.output, ()):
         finder.direct(view, None)
-    # The derivative by a leaf holds all of its uses, so one that needs it makes the others superfluous.
+    # A direct derivative covers all uses of a leaf, so one use that needs it makes the others superfluous.
     uses = [[] if leaf in finder.straight else uses for leaf, uses in enumerate(finder.uses)]
     return Found(program, uses, finder.reasons, finder.order)
 
@@ -66,21 +66,21 @@ class _UseFinder:
         self.views: dict[int, tuple[ParameterView, ...]] = {
             slot: (ParameterView.of_leaf(leaf, program.shapes[slot].shape),)
             for leaf, slot in enumerate(program.leaves)
-            if math.prod(program.shapes[slot].shape)  # one without numbers has no derivative
+            if math.prod(program.shapes[slot].shape)  # an empty leaf has no derivative
         }
         self.uses: list[list[Use]] = [[] for _ in program.leaves]
         self.straight: set[int] = set()  # leaves whose derivative is taken directly
         self.reasons: dict[int, str] = {}
         self.order: list[int] = []
-        self.numbers: dict[int, int] = {}  # slots that hold one number in another shape: where it came from
+        self.numbers: dict[int, int] = {}  # slots that hold a reshaped scalar: where it came from
         self.data = set(program.sample)  # slots that depend on the sample
 
     def is_parameter(self, slots: Sequence[int]) -> bool:
-        """Says whether one of these slots holds a parameter, in whatever shape."""
+        """True if one of these slots holds a parameter, in any shape."""
         return any(slot in self.views for slot in slots)
 
     def see(self, step: Step) -> None:
-        """A step that was added to the program."""
+        """Follows the parameters through a step that was added to the program."""
         if self.data.intersection(step.inputs):
             self.data.update(step.outputs)
         if step.name in _RESHAPED and math.prod(self.shape(step.inputs[0])) == 1 and not self._rounds(step):
@@ -93,7 +93,7 @@ class _UseFinder:
                 self._meet(step, position, view)
 
     def _rounds(self, step: Step) -> bool:
-        """True if a step makes another number: a conversion of one dtype into another."""
+        """True if a step changes a number, by conversion to another dtype."""
         before, after = (self.program.shapes[slots[0]].dtype for slots in (step.inputs, step.outputs))
         return before != after
 
@@ -111,12 +111,12 @@ class _UseFinder:
             self._met(view.leaf)
             self.uses[view.leaf].append(Use(len(self.program.steps) - 1, met[1], view, met[0]))
         else:
-            # Biases and gains: as large as what they meet, or smaller. Nothing is gained by a product of two factors.
+            # Biases and gains are no larger than the data they meet, so a product of two factors gains nothing.
             on_data = any(self.on_data(slot) for index, slot in enumerate(step.inputs) if index != position)
             self.direct(view, None if step.name in _ELEMENTWISE and on_data else _reason(step))
 
     def direct(self, view: ParameterView, reason: str | None) -> None:
-        """Takes the derivative of a leaf directly, where that needs a reason for this one."""
+        """Takes the derivative of a leaf directly; the reason is None if this costs no more."""
         self._met(view.leaf)
         self.straight.add(view.leaf)
         if reason is not None:
@@ -126,19 +126,19 @@ class _UseFinder:
         if leaf not in self.order:
             self.order.append(leaf)
 
-    # --- what a rule may ask
+    # --- queries of the rules
 
     def shape(self, slot: int) -> tuple[int, ...]:
         return self.program.shapes[slot].shape
 
     def number(self, slot: int) -> int | None:
-        """The slot of the one number that fills this one, if it does."""
+        """The slot of the one number that fills this slot; None if several do."""
         return self.numbers.get(slot, slot) if slot in self.numbers or math.prod(self.shape(slot)) == 1 else None
 
     def is_complex(self, slot: int) -> bool:
-        """True if a slot holds complex numbers, of which no Gram of a real parameter is made.
+        """True if a slot holds complex numbers, for which Grams of a real parameter do not hold.
 
-        The derivative by a real parameter that meets them is a real part of a product.
+        The derivative with respect to a real parameter that meets them is the real part of a product.
         """
         return bool(jnp.issubdtype(self.program.shapes[slot].dtype, jnp.complexfloating))
 
@@ -147,7 +147,7 @@ class _UseFinder:
 
 
 def _reason(step: Step) -> str | None:
-    if step.name == "scan":  # of a shorter one the derivative by sample costs less than what all steps do with all
+    if step.name == "scan":  # in a shorter one, derivatives by sample cost less than Grams of all pairs of steps
         steps = step.params["steps"]
         return None if steps <= LONGEST_SCAN else f"it enters a scan of {steps} steps; at most {LONGEST_SCAN} are read"
     if step.name.startswith("custom_"):
@@ -155,7 +155,7 @@ def _reason(step: Step) -> str | None:
     return f"it enters {step.name}"
 
 
-# --- what leaves a parameter a parameter: each rule gives the new views by output, or None where it does not apply
+# --- what leaves a parameter a parameter: each rule gives the new views per output, or None if it does not apply
 
 _Views = list[tuple[ParameterView, ...]]
 _RESHAPED = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy")
@@ -179,7 +179,7 @@ def _transpose(found: _UseFinder, step: Step, position: int, view: ParameterView
 
 
 def _reshape(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views | None:
-    # With `dimensions` a reshape transposes first, which the move would leave out.
+    # With `dimensions` a reshape transposes first, which the move would omit.
     if step.name == "reshape" and step.params.get("dimensions") is not None:
         return None
     return [(view if view.spread else view.moved("reshape", found.shape(step.outputs[0])),)]
@@ -190,9 +190,9 @@ def _broadcast(found: _UseFinder, step: Step, position: int, view: ParameterView
         return None
     shape = found.shape(step.outputs[0])
     if view.spread or math.prod(shape) != math.prod(found.shape(step.inputs[0])):
-        # An entry of the parameter now stands in several places, so the result is no rearrangement of it.
+        # An entry of the parameter is now in several places, so the result is not a rearrangement.
         return [(view._replace(spread=True),)]
-    # As many entries: only axes of size 1 are new, and `broadcast_in_dim` keeps the order of the others.
+    # The same number of entries: only axes of size 1 are new, and `broadcast_in_dim` keeps the order of the rest.
     return [(view.moved("reshape", shape),)]
 
 
@@ -219,7 +219,7 @@ def _reverse(found: _UseFinder, step: Step, position: int, view: ParameterView) 
 
 
 def _sum(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views | None:
-    """With what does not depend on data, it is the same parameter in another place."""
+    """A parameter plus a value that does not depend on data is still the same parameter, shifted."""
     if view.spread or found.on_data(step.inputs[1 - position]):
         return None
     if found.shape(step.inputs[position]) != found.shape(step.outputs[0]):
@@ -256,7 +256,7 @@ _PASSES: dict[str, Callable[..., _Views | None]] = {
 _ELEMENTWISE = ("add", "sub", "add_any", "mul", "div")
 
 
-# --- where it meets data: each rule says what the step does with it, and the slot of its operand, or None
+# --- where a parameter meets data: each rule gives the contraction and the slot of the operand, or None
 
 _Contraction = tuple[AbstractContraction, int] | None
 

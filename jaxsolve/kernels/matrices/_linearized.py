@@ -157,9 +157,8 @@ def linearized(
             every output and outputs do not mix, else (n, c, n, c). Units: output^2 / (loss time).
         y: targets, shape (n, c).
         start: outputs at t = 0; None means 0.
-        ridge: weight decay towards the start, >= 0: it adds ridge/2 |f - f_0|^2 to the loss, in the norm of the
-            kernel's Hilbert space (|theta - theta_0|^2, each layer divided by its eta). It adds n ridge to K's
-            diagonal.
+        ridge: weight decay towards the start, >= 0, which adds ridge/2 |f - f_0|^2 to the loss in the norm of the
+            kernel's Hilbert space (|theta - theta_0|^2, each layer over its eta). It adds n ridge to K's diagonal.
 
     Example:
         >>> flow = js.kernels.linearized(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0], [-1.0]]))
