@@ -1,4 +1,4 @@
-"""jaxsolve simulates how neural networks learn, and solves it exactly where an exact solution is known.
+"""jaxsolve simulates how neural networks learn, with exact solutions where they are known.
 
 The public names are listed in `__init__.pyi`; each is imported when first used.
 """

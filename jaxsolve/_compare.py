@@ -123,10 +123,10 @@ def compare(
 ) -> Comparison:
     """Solves one problem with several dynamics from the same start; the first is the reference.
 
-    A dynamics that rounds times to its steps (`Descent`) is compared at the rounded times; two such dynamics must round
-    to the same ones. Trajectories have one row per time, even if `ts` is a single time; the reference has a row for
-    each time of all the others. After an `until` is met, rows hold the state at that event and are compared with the
-    others at the requested times.
+    A dynamics that rounds times to its steps (`Descent`) is compared at the rounded times; two such dynamics, at times
+    that are steps of both. Trajectories have one row per time, even if `ts` is a single time; the reference has a row
+    for each time of all the others. After an `until` is met, rows hold the state at that event and are compared with
+    the others at the requested times.
 
     Arguments:
         problem, ts, observe: as for `solve`; nothing may be traced.

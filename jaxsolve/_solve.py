@@ -1,4 +1,4 @@
-"""Solves one problem with one dynamics, which gives one trajectory."""
+"""Solves one problem with one dynamics."""
 
 import contextlib
 import warnings
@@ -89,10 +89,10 @@ def solve(
         observe: what to observe at every time.
         throw: whether to raise when the run fails. Inside a trace nothing raises: read `traj.result`.
         progress: whether to show a progress bar. None shows no bar, but writes a line to stderr once a march has taken
-            10 s, and again each time this time has doubled. Inside a trace nothing is shown.
+            10 s, and again whenever this time has doubled. Inside a trace nothing is shown.
 
-    LAPACK is limited to one thread in the whole process during the call, then to as many as before. Inside a trace the
-    number of threads is not changed.
+    During the call, LAPACK is limited to one thread in the whole process; afterwards it has as many as before. Inside a
+    trace, it has as many as in the program that runs.
 
     Raises:
         ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the

@@ -28,14 +28,14 @@ class _Fixed:
     """A static value, for which programs are compiled.
 
     Numbers, strings and functions of `LIBRARIES` are compared by value, anything else by identity: two optimizers that
-    hold a function of the user's compile twice, which is slow but never wrong.
+    hold a user's function compile twice, which is slow but never wrong.
     """
 
     value: Any
 
     def __post_init__(self):
         if isinstance(self.value, bool | int | float | complex | str | np.generic):
-            self._key: Any = (type(self.value), repr(self.value))  # 1, 1.0 and True are equal, but not their programs
+            self._key: Any = (type(self.value), repr(self.value))  # 1, 1.0 and True are equal, their programs are not
         elif type(self.value) is types.FunctionType and _module(self.value) in LIBRARIES:
             # Two closures made by one function share their code object; what they close over is compared separately.
             self._key = self.value.__code__

@@ -112,7 +112,7 @@ class Problem(eqx.Module):
     sampler: Sampler | None  # of a stream, where x and y are a fixed set of samples
     out_shape: tuple[int, ...] = eqx.field(static=True)  # of the network's output for one sample
     centered: bool = eqx.field(static=True)  # changes the program
-    own_rule: bool = eqx.field(static=True)  # whether the network has a backward rule of its own
+    own_rule: bool = eqx.field(static=True)  # whether the network has a custom backward rule
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Problem(eqx.Module):
         start_test: Float[ArrayLike, "m out"] | None = None,
         loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
     ) -> "Problem":
-        """The problem of a model that is linear in its weights and has this kernel, if only that is known.
+        """The problem of a model, linear in its weights, with this kernel: for use when only the kernel is known.
 
         Any dynamics can train it with any loss: gradient flow is df(x)/dt = -sum_i K(x, x_i) dL/df_i, and momentum,
         noise and finite steps act as in a network. Its inputs are the features K^(1/2) (`js.kernels.features`), so

@@ -1,4 +1,4 @@
-"""A problem whose samples are drawn anew at every step."""
+"""A problem with fresh samples at every step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ def Stream(  # named like a class, because it returns a `Problem`
     Use it wherever a problem is accepted. Its `x` and `y` are `size` samples that are drawn once, by `key`. Losses,
     kernels and everything else observed are computed on them, and estimate the population's. Training does not see
     them, so they are a test set. `js.Descent` needs its `batch_size` and `key`, and draws `batch_size` samples at each
-    step; this may be `size` or more. Other dynamics follow a training set, which a stream does not have, and raise.
+    step, which may be `size` or more. Other dynamics need a training set, which a stream does not have, so they raise.
 
     Arguments:
         net: as for `js.Problem`.

@@ -68,7 +68,7 @@ class Validity(eqx.Module):
     @property
     def applies(self) -> Bool[Array, ""]:
         """True if every assumption holds."""
-        return jnp.all(jnp.array([a.holds for a in self.assumptions], bool))  # also without assumptions
+        return jnp.all(jnp.array([a.holds for a in self.assumptions], bool))  # true without assumptions
 
     @property
     def exact(self) -> Bool[Array, ""]:

@@ -45,7 +45,7 @@ class KnownAnswer(NamedTuple):
 
 
 def known_answers() -> list[KnownAnswer]:
-    """Runs every program in float32 and float64, each with JAX's usual settings for it; takes about two seconds."""
+    """Runs every program in float32 and float64, each with its users' JAX settings; takes about two seconds."""
     found = []
     for dtype, bound in (("float32", 1e-5), ("float64", 1e-13)):
         with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):

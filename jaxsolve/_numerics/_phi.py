@@ -28,8 +28,8 @@ def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     grows = small > 0
     x = jnp.where(grows, small, -small)
     powers = _powers(x)
-    # phi_k(z) = M(1, k + 1, z)/k! = e^z M(k, k + 1, -z)/k!, where M is Kummer's function. The Taylor series, and for z
-    # < 0 Kummer's transformation of it: no term of either is negative.
+    # phi_k(z) = M(1, k + 1, z)/k! = e^z M(k, k + 1, -z)/k!, where M is Kummer's function.
+    # The Taylor series, and for z < 0 Kummer's transformation of it: no term of either is negative.
     taylor = [1 / math.factorial(j + k) for j in range(_TERMS)]
     kummer = [1 / (math.factorial(k - 1) * math.factorial(j) * (k + j)) for j in range(_TERMS)]
     series = jnp.where(grows, _sum(powers, taylor), jnp.exp(-x) * _sum(powers, kummer))

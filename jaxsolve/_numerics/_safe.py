@@ -1,4 +1,4 @@
-"""Functions with correct limits and finite derivatives there."""
+"""Functions with correct limits, and with finite derivatives at these limits."""
 
 import jax
 import jax.numpy as jnp

@@ -44,10 +44,10 @@ _thread_limit = _ThreadLimit()
 def one_thread() -> Iterator[None]:
     """Limits LAPACK to one thread while any caller is inside, until the last one leaves, by an exception or not.
 
-    On the matrices of a run, with tens to thousands of rows, more threads are no faster. Where other work uses the
-    cores, they wait for each other: up to forty times as long. More threads would also round differently, so that
-    results depend on the number of cores. The setting applies to the whole process, to NumPy's OpenBLAS and the one
-    that jaxlib takes from SciPy, and so to all other threads. Several threads may be inside at once.
+    On the matrices of a run, with tens to thousands of rows, more threads are no faster. When other work uses the
+    cores, the threads wait for each other, up to forty times as long. More threads would also round differently, so
+    that results depend on the number of cores. The setting applies to the whole process, to NumPy's OpenBLAS and the
+    one that jaxlib takes from SciPy, and so to all other threads. Several threads may be inside at once.
     """
     from threadpoolctl import ThreadpoolController  # imported late, since it sets an environment variable
 

@@ -105,8 +105,8 @@ def empirical(
 
     Raises:
         ValueError: inputs do not fit the network or are not finite, dtypes are mixed or of half precision, a rate is
-            negative, or the network does not map one sample to a vector of outputs; the message says what to do.
-            Outside a trace, the kernel is not finite; the message names samples and parameters to blame, if any.
+            negative, the network does not map one sample to a vector of outputs, or, outside a trace, the kernel is not
+            finite. The message says what to do, and names any samples and parameters whose derivatives are not.
         MemoryError: the kernel does not fit; the message names its size and what would fit. Nothing has been allocated.
     """
     check_inputs(net, x1, x2)

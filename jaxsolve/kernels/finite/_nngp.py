@@ -17,7 +17,7 @@ def empirical_nngp(net: Any, x1: Inputs, x2: Inputs | None = None) -> Float[Arra
     hidden layer as output, or average over networks from several keys.
 
     Arguments:
-        net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
+        net: a network of `js.nets`, an Equinox module that maps one sample, or `js.nets.Function(f, params)`.
         x1: inputs, shape (n, ...), or a dict or tuple of such.
         x2: other inputs, shape (m, ...); None takes x1.
 

@@ -136,7 +136,7 @@ class _UseFinder:
         return self.numbers.get(slot, slot) if slot in self.numbers or math.prod(self.shape(slot)) == 1 else None
 
     def is_complex(self, slot: int) -> bool:
-        """True if a slot holds complex numbers, for which Grams of a real parameter do not hold.
+        """True if a slot holds complex numbers, for which a real parameter has no Gram.
 
         The derivative with respect to a real parameter that meets them is the real part of a product.
         """
@@ -219,7 +219,7 @@ def _reverse(found: _UseFinder, step: Step, position: int, view: ParameterView) 
 
 
 def _sum(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views | None:
-    """A parameter plus a value that does not depend on data is still the same parameter, shifted."""
+    """Passes a parameter through a sum with a value that does not depend on data, which only shifts it."""
     if view.spread or found.on_data(step.inputs[1 - position]):
         return None
     if found.shape(step.inputs[position]) != found.shape(step.outputs[0]):

@@ -157,7 +157,7 @@ def linearized(
             every output and outputs do not mix, else (n, c, n, c). Units: output^2 / (loss time).
         y: targets, shape (n, c).
         start: outputs at t = 0; None means 0.
-        ridge: weight decay towards the start, >= 0, which adds ridge/2 |f - f_0|^2 to the loss in the norm of the
+        ridge: weight decay toward the start, >= 0, which adds ridge/2 |f - f_0|^2 to the loss in the norm of the
             kernel's Hilbert space (|theta - theta_0|^2, each layer over its eta). It adds n ridge to K's diagonal.
 
     Example:

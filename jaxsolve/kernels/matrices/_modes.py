@@ -61,7 +61,7 @@ class Eigenmodes(eqx.Module):
     def response(
         self, target: Float[Array, "rows columns"], t: Float[Array, ""], ridge: Float[Array, ""], samples: int
     ) -> Float[Array, "rows columns"]:
-        """K h(K) applied to the columns of `target`: the outputs of a flow from 0 towards them at time t."""
+        """K h(K) applied to the columns of `target`: the outputs of a flow from 0 toward them at time t."""
         return _apply(True, samples, self.matrix, self.values, self.vectors, target, t, ridge)
 
 
@@ -89,7 +89,7 @@ class Spectrum(eqx.Module):
         return jnp.sum(self.shares * jnp.abs(left(least) - left(most)))
 
     def error(self, t: Float[Array, ""], ridge: Float[Array, ""], samples: int) -> Float[Array, ""]:
-        """The error that rounding of the kernel leaves in outputs at time t, relative to their gap at the start.
+        """The error from rounding of the kernel in outputs at time t, relative to their initial gap to the targets.
 
         To first order, a change dK of norm `rounding_error` mixes each mode with every other, in proportion to the
         difference of their remaining shares over the difference of their eigenvalues; the slowest mode differs most. A

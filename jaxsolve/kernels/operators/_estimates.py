@@ -32,9 +32,9 @@ def estimate_trace(operator: AbstractSymmetricOperator, *, key: Key[Array, ""], 
     last third estimates the rest of the trace by random vectors, the only source of error.
 
     Arguments:
-        operator: such as `NTKOperator(net, x)`.
-        key: of the random vectors.
-        n_products: products with the operator, at least 3. Only multiples of 3 are used up.
+        operator: a symmetric operator, such as `NTKOperator(net, x)`.
+        key: random key of the random vectors.
+        n_products: products with the operator, at least 3. Only multiples of 3 are used.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -60,9 +60,9 @@ def estimate_frobenius_norm(
     Half of the products finds the subspace. The rest needs one product per vector, not two: v^T A^2 v = |A v|^2.
 
     Arguments:
-        operator: such as `NTKOperator(net, x)`.
-        key: of the random vectors.
-        n_products: products with the operator, at least 4. Only multiples of 4 are used up.
+        operator: a symmetric operator, such as `NTKOperator(net, x)`.
+        key: random key of the random vectors.
+        n_products: products with the operator, at least 4. Only multiples of 4 are used.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -132,8 +132,8 @@ def _rule(step: float = _STEP, end: float = _END, terms: int = _TERMS) -> tuple[
     count = round(end / step)
     z = step * (np.arange(-count, count) + 0.5)  # no node at 0, where activations have kinks
     weights = np.exp(-(z**2) / 2) * step / np.sqrt(2 * np.pi)
-    # An explicit recursion: NumPy's polynomials are not normalized, and k! overflows beyond 170. h_(k+1) = (z h_k -
-    # sqrt(k) h_(k-1))/sqrt(k + 1).
+    # An explicit recursion: NumPy's polynomials are not normalized, and k! overflows beyond 170.
+    # h_(k+1) = (z h_k - sqrt(k) h_(k-1))/sqrt(k + 1).
     hermite = [np.ones_like(z), z]
     for k in range(1, terms - 1):
         hermite.append((z * hermite[k] - np.sqrt(k) * hermite[k - 1]) / np.sqrt(k + 1))
