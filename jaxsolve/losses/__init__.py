@@ -1,4 +1,4 @@
-"""Losses: averages over samples, each with value, gradient and Hessian in the outputs."""
+"""Losses: averages over samples, with their gradients and Hessians with respect to the outputs."""
 
 from ._base import AbstractLoss as AbstractLoss
 from ._cross_entropy import CrossEntropy as CrossEntropy

@@ -1,4 +1,4 @@
-"""A check that targets suit a loss, for traced targets, where nothing can raise."""
+"""A check that targets suit a loss, for traced targets, which cannot raise."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Shaped
@@ -9,15 +9,15 @@ from ._hinge import Hinge, QuadraticHinge, SoftHinge
 from ._logistic import Logistic
 
 
-# Rows of probabilities sum to 1 up to rounding in single precision.
+# Rows of probabilities may miss a sum of 1 by rounding in single precision.
 ROUNDING = 1e-4
 
 
 def accepts(loss: AbstractLoss, y: Shaped[Array, "n target"]) -> Bool[Array, ""]:
-    """True if a loss is for targets of these values: outside of traces `loss.targets` raises for others.
+    """True if a loss accepts targets of these values; for concrete ones, `loss.targets` has already raised.
 
-    Signs for hinge and logistic losses, rows of probabilities for cross entropy (a label out of range has become a row
-    of zeros), anything for other losses. Nor is a soft hinge of beta <= 0 a loss.
+    Hinge and logistic losses need signs, and cross entropy needs rows of probabilities (a label out of range has become
+    a row of zeros). Other losses accept anything. A soft hinge with beta <= 0 accepts nothing.
     """
     if isinstance(loss, Unflattened):
         labels = isinstance(loss.loss, CrossEntropy) and jnp.issubdtype(y.dtype, jnp.integer)

@@ -1,4 +1,4 @@
-"""The base class of all losses, and readers of targets that they share."""
+"""The base class of all losses, and the functions that read their targets."""
 
 import abc
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from .._checks import concrete, describe, real_array, see
 
 
 class AbstractLoss(eqx.Module):
-    """A loss: the average over samples of `pointwise(f_i, y_i)`. A new one is a subclass with two methods.
+    """A loss: the average over samples of `pointwise(f_i, y_i)`. To define one, implement `pointwise` and `targets`.
 
-    Value, gradient and Hessian are those of the average, so they carry its 1/n. A plain function of one sample's
-    output and target needs no class: `js.Problem(..., loss=fn)` takes it as it is. Outputs that are no vector, such as
-    (T, V) of a sequence, come flat to a loss of this class, and as they are to such a function and to `CrossEntropy`.
+    Value, gradient and Hessian are of the average, so they include its factor 1/n. A plain function of one sample's
+    output and target needs no class: `js.Problem(..., loss=fn)` accepts it. Outputs that are not vectors, such as
+    (T, V) for a sequence, are flattened for a loss of this class; a function and `CrossEntropy` get them unchanged.
 
     Example:
         >>> class Cubic(js.losses.AbstractLoss):
@@ -36,7 +36,7 @@ class AbstractLoss(eqx.Module):
 
     @abc.abstractmethod
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
-        """Brings targets into shape (n, out_size), or raises ValueError saying what this loss accepts."""
+        """The targets in shape (n, out_size). Raises a ValueError that says what this loss accepts."""
 
     def value(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, ""]:
         """The loss of the outputs f."""
@@ -47,11 +47,11 @@ class AbstractLoss(eqx.Module):
         return jax.vmap(jax.grad(self.pointwise))(f, y) / count(self, y, f.dtype)
 
     def hessian(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out out"]:
-        """The diagonal blocks d^2 value / d f_i d f_i; blocks of different samples vanish."""
+        """The diagonal blocks d^2 value / d f_i d f_i. Blocks that mix two samples are zero."""
         return jax.vmap(jax.hessian(self.pointwise))(f, y) / count(self, y, f.dtype)
 
     def hessian_root(self, f: Float[Array, "n out"], y: Shaped[Array, "n target"]) -> Float[Array, "n out out"]:
-        """The symmetric roots of the blocks of `hessian`; negative eigenvalues, if there are any, count as 0."""
+        """The symmetric square roots of the blocks of `hessian`, with negative eigenvalues set to 0."""
         blocks = self.hessian(f, y)
         if f.shape[1] == 1:
             return jnp.sqrt(jnp.maximum(blocks, 0))
@@ -60,12 +60,12 @@ class AbstractLoss(eqx.Module):
 
 
 class Unflattened(AbstractLoss):
-    """A loss of outputs or targets that are no vectors, as one of flat ones.
+    """A loss of flat outputs and targets that wraps a loss of outputs or targets that are not vectors.
 
     Attributes:
-        loss: the loss of one sample's output and target in their shapes.
+        loss: the wrapped loss, of one sample's output and target in their own shapes.
         out_shape, target_shape: these shapes.
-        by_position: whether it is the average over the positions of all samples, of labels those that are not negative.
+        by_position: whether to average over the positions of all samples (negative labels do not count).
     """
 
     loss: AbstractLoss
@@ -87,12 +87,12 @@ class Unflattened(AbstractLoss):
 
 
 def count(loss: AbstractLoss, y: Shaped[Array, "n target"], dtype: Any) -> Float[Array, ""]:
-    """Returns the number that a sum of `pointwise` is divided by: that of samples, or of positions that count."""
+    """The divisor of a sum of `pointwise`: the number of samples, or of positions that count."""
     if not isinstance(loss, Unflattened) or not loss.by_position:
         return jnp.asarray(y.shape[0], dtype)
     if jnp.issubdtype(y.dtype, jnp.floating):
         return jnp.asarray(y.size // loss.out_shape[-1], dtype)
-    return jnp.maximum(jnp.sum(y >= 0), 1).astype(dtype)  # the loss of a batch that is masked as a whole is 0
+    return jnp.maximum(jnp.sum(y >= 0), 1).astype(dtype)  # a fully masked batch has loss 0, not NaN
 
 
 class Pointwise(AbstractLoss):
@@ -115,7 +115,7 @@ class Pointwise(AbstractLoss):
 
 
 def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractLoss:
-    """Returns a loss as it is, and turns a function of one sample's output and target into one.
+    """The given loss, or one made from a function of one sample's output and target.
 
     Raises:
         TypeError: the argument is neither.

@@ -14,9 +14,9 @@ from ._base import AbstractLoss, columns
 class CrossEntropy(AbstractLoss):
     """-sum_c y_c log softmax(f)_c, with targets one-hot (or probabilities) of shape (n, c), or integer labels (n,).
 
-    Of outputs at positions, (T, V) of a sequence or (H, W, V) of an image, it is the average over all positions of all
-    samples; targets are then integer labels, (n, T), or probabilities, (n, T, V). Labels stay integers: no row of V
-    numbers is made of them. A negative label is masked: its position does not count.
+    For outputs at positions, (T, V) for a sequence or (H, W, V) for an image, it is the average over all positions of
+    all samples. Targets are then integer labels, (n, T), or probabilities, (n, T, V). These labels stay integers; they
+    are not expanded into one-hot rows. A negative label is masked: its position does not count.
 
     Example:
         >>> loss = js.losses.CrossEntropy()
@@ -33,7 +33,7 @@ class CrossEntropy(AbstractLoss):
     """
 
     def pointwise(self, f: Float[Array, "*positions out"], y: Shaped[Array, "..."]) -> Float[Array, ""]:
-        """The loss of one sample: a sum over its positions, if it has some."""
+        """The loss of one sample, summed over its positions if it has any."""
         if jnp.issubdtype(y.dtype, jnp.floating):
             return -jnp.sum(y * jax.nn.log_softmax(f))
         at_label = jnp.take_along_axis(jax.nn.log_softmax(f), jnp.maximum(y, 0)[..., None], axis=-1)[..., 0]
@@ -60,7 +60,7 @@ class CrossEntropy(AbstractLoss):
 
 
 def read_labels(y: Any) -> Array:
-    """Labels or rows as an array; raises TypeError for what is none."""
+    """Labels or rows as an array; raises TypeError if they cannot be one."""
     try:
         return jnp.asarray(y)
     except (TypeError, ValueError, OverflowError) as error:

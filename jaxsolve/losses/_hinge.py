@@ -26,7 +26,7 @@ class Hinge(AbstractLoss):
 
 
 class SoftHinge(AbstractLoss):
-    """log(1 + exp(beta (1 - f y))) / beta: the hinge, rounded over a margin of 1/beta. Summed over outputs.
+    """log(1 + exp(beta (1 - f y))) / beta: the hinge, smoothed over a margin of 1/beta, summed over outputs.
 
     Example:
         >>> print(f"{js.losses.SoftHinge(20.0).value(jnp.array([[1.0]]), jnp.ones((1, 1))):.4f}")  # log(2)/20
@@ -34,7 +34,7 @@ class SoftHinge(AbstractLoss):
 
     Raises:
         ValueError: beta is not one finite number > 0.
-        TypeError: it is no number.
+        TypeError: it is not a number.
     """
 
     beta: Float[Array, ""]

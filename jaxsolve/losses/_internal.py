@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Internal names that other packages of jaxsolve import."""
 
 from ._accepts import accepts as accepts
 from ._base import count as count, find_loss as find_loss, Unflattened as Unflattened

@@ -1,4 +1,4 @@
-"""Losses of outputs that are no vector, such as those at the positions of a sequence."""
+"""Losses of outputs that are not vectors, such as outputs at the positions of a sequence."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ from ._cross_entropy import CrossEntropy, read_labels
 
 
 def fit(loss: AbstractLoss, y: Any, out_shape: tuple[int, ...]) -> tuple[AbstractLoss, Shaped[Array, "n target"]]:
-    """The loss of flat outputs and targets, and these targets, for a network with outputs of a shape.
+    """The loss as a function of flat outputs and targets, and the flat targets, for outputs of shape `out_shape`.
 
     Raises:
         ValueError: the targets do not suit such outputs.
@@ -27,7 +27,7 @@ def fit(loss: AbstractLoss, y: Any, out_shape: tuple[int, ...]) -> tuple[Abstrac
     if len(out_shape) == 1:
         return loss, loss.targets(y, out_shape[0])
     array = y if isinstance(y, jax.Array) else real_array(y, "targets")
-    if isinstance(loss, Pointwise):  # only the function knows which targets it takes
+    if isinstance(loss, Pointwise):  # targets cannot be checked: the function may accept any shape
         return Unflattened(loss, out_shape, array.shape[1:], False), array.reshape(array.shape[0], -1)
     if isinstance(loss, CrossEntropy):
         return _at_positions(loss, read_labels(y), out_shape)

@@ -12,7 +12,7 @@ from .._core import Problem, View
 
 
 class AbstractCondition(eqx.Module):
-    """A condition is met when its `value` falls to zero or below. A new one is a subclass with this one method.
+    """A stopping condition, met when its `value` falls to zero or below. To define one, implement `value`.
 
     Example:
         >>> class OutputAbove(js.until.AbstractCondition):  # some output exceeds 2
@@ -50,10 +50,10 @@ class _MarginAbove(AbstractCondition):
 
 
 def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, ""]:
-    """True if a condition means something for a problem, or is None: margins are of targets -1 and +1.
+    """True if a condition suits a problem, or is None: margins need targets -1 or +1.
 
     Raises:
-        ValueError: it does not, in concrete numbers. In traces nothing raises, and such a run is `invalid`.
+        ValueError: it does not, and the targets are concrete. Traced targets never raise; such a run is `invalid`.
     """
     if not isinstance(condition, _MarginAbove):
         return jnp.array(True)
@@ -79,44 +79,44 @@ def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
 
     Raises:
         ValueError: `threshold` is not one finite number > 0.
-        TypeError: it is no number.
+        TypeError: it is not a number.
     """
     return _LossBelow(one_number(threshold, "threshold"))
 
 
 def loss_fraction(fraction: Float[ArrayLike, ""]) -> AbstractCondition:
-    """Stops when the training loss is at or below `fraction` (> 0) of its value at the start.
+    """Stops when the training loss is at or below `fraction` (> 0) times its initial value.
 
     Example:
         >>> half = js.GradientFlow(until=js.until.loss_fraction(0.5))  # run.t_end is then the half-loss time
 
     Raises:
         ValueError: `fraction` is not one finite number > 0.
-        TypeError: it is no number.
+        TypeError: it is not a number.
     """
     return _LossFraction(one_number(fraction, "fraction"))
 
 
 def margin_above(threshold: Float[ArrayLike, ""] = 1.0) -> AbstractCondition:
-    """Stops when min_i y_i f_i is at or above `threshold`, over all training samples and outputs.
+    """Stops when the smallest margin, min_i y_i f_i over training samples and outputs, is at or above `threshold`.
 
-    At a threshold of 1 the hinge losses have reached 0: the time t_2 of Geiger et al. 2020.
+    At a threshold of 1, the hinge losses have reached 0: this is the time t_2 of Geiger et al. 2020.
 
-    On its way a flow of plain `js.losses.Hinge` slides along margins of 1, where its velocity jumps. An integrator then
-    takes steps in proportion to 1/rtol, and t_2 is about as exact as rtol: 1e-3 is a good choice. The flow of
-    `js.losses.SoftHinge(1000.0)` by `js.integrators.FunctionSpace` gets to t_2 within 0.5 % in a hundredth of the steps
+    A flow under plain `js.losses.Hinge` slides along margins of 1 on its way, and its velocity jumps there. The number
+    of steps then grows like 1/rtol, and the relative error of t_2 is about rtol: 1e-3 is a good choice. With
+    `js.losses.SoftHinge(1000.0)`, `js.integrators.FunctionSpace` finds t_2 to within 0.5 % in a hundredth of the steps
     that `diffrax.Tsit5` takes at 1e-4 (ten samples, networks of 16 neurons).
 
     Arguments:
-        threshold: one finite number, of any sign.
+        threshold: one finite number of either sign.
 
     Example:
         >>> flow = js.GradientFlow(until=js.until.margin_above(1.0))  # for targets -1 and +1
 
     Raises:
-        ValueError: the threshold is not one finite number; when used, if the targets are not -1 or +1 (inside traces,
-            as in a sweep, such a run is `invalid`).
-        TypeError: the threshold is no number.
+        ValueError: the threshold is not one finite number; when used, if the targets are not -1 or +1 (if they are
+            traced, as in a sweep, the run is `invalid` instead).
+        TypeError: the threshold is not a number.
     """
     require_settings(threshold, "threshold")
     known = concrete(threshold)

@@ -1,3 +1,3 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Internal names that other packages of jaxsolve import."""
 
 from ._conditions import fits as fits
