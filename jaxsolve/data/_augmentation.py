@@ -12,9 +12,9 @@ from .._checks import require_flag, require_size
 
 
 class AbstractAugmentation(eqx.Module):
-    """A random map of inputs to inputs of the same shape: what `js.Descent(augmentation=...)` does to every batch.
+    """A random map from inputs to inputs of the same shape, which `js.Descent(augmentation=...)` applies to each batch.
 
-    A new one is a subclass with this one method.
+    To define one, implement `__call__`.
 
     Example:
         >>> class Noise(js.data.AbstractAugmentation):
@@ -26,7 +26,7 @@ class AbstractAugmentation(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " n *shape"], *, key: Key[Array, ""]) -> Float[Array, " n *shape"]:
-        """Changes each sample of a batch, of shape `(n, *shape)`, by draws of its own."""
+        """Changes each sample of a batch of shape `(n, *shape)`, with independent draws."""
 
 
 class FlipAndCrop(AbstractAugmentation):
@@ -36,7 +36,7 @@ class FlipAndCrop(AbstractAugmentation):
     flip: bool = eqx.field(static=True)  # a branch
 
     def __call__(self, x: Float[Array, " n *shape"], *, key: Key[Array, ""]) -> Float[Array, " n *shape"]:
-        """Raises ValueError if `x` holds no images, of shape `(n, channels, height, width)`."""
+        """Raises ValueError if `x` does not have shape `(n, channels, height, width)`."""
         if x.ndim != 4:
             raise ValueError(
                 f"flip_and_crop takes images of shape (n, channels, height, width), got {x.shape}; read them with "
@@ -50,7 +50,7 @@ class FlipAndCrop(AbstractAugmentation):
             return x
         border = (self.padding, self.padding)
         wide = jnp.pad(x, ((0, 0), (0, 0), border, border))
-        # The upper end is exclusive: of 2 padding + 1 corners the middle one leaves the image where it is.
+        # The upper end is exclusive: there are 2 padding + 1 corners, and the middle one does not shift the image.
         corners = jr.randint(for_crops, (x.shape[0], 2), 0, 2 * self.padding + 1)
         # `dynamic_slice` takes indices of one dtype.
         zero = jnp.zeros((), corners.dtype)
@@ -59,9 +59,9 @@ class FlipAndCrop(AbstractAugmentation):
 
 
 def flip_and_crop(padding: int = 4, *, flip: bool = True) -> AbstractAugmentation:
-    """Mirrors every second image, left to right, and shifts each by up to `padding` pixels either way.
+    """Mirrors each image left to right with probability 1/2, and shifts it by up to `padding` pixels along each axis.
 
-    What leaves the image on one side is lost, and 0 comes in on the other: the usual augmentation of CIFAR-10.
+    Pixels shifted out of the image are lost, and zeros fill the other side: the usual augmentation of CIFAR-10.
 
     Args:
         padding: the largest shift, in pixels; 0 for none.
@@ -71,7 +71,7 @@ def flip_and_crop(padding: int = 4, *, flip: bool = True) -> AbstractAugmentatio
         An augmentation of images of shape `(n, channels, height, width)`.
 
     Raises:
-        TypeError, ValueError: `padding` is not an integer >= 0, or `flip` neither True nor False.
+        TypeError, ValueError: `padding` is not an integer >= 0, or `flip` is neither True nor False.
 
     Example:
         >>> x = jnp.arange(12.0).reshape(1, 1, 3, 4)

@@ -1,4 +1,4 @@
-"""The result of every data source: training and test arrays, and one line on where they come from."""
+"""The result of every data source: training and test arrays, and a line that says where they come from."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from ._transforms import AbstractTransform
 
 
 class Dataset(eqx.Module):
-    """Training samples and, possibly, test samples: what every source in `js.data` returns.
+    """Training samples and, optionally, test samples, as every source in `js.data` returns them.
 
-    Give it to a problem as `js.Problem(net, *data.train, test=data.test)`. It is a pytree whose arrays may be traced,
+    Pass it to a problem as `js.Problem(net, *data.train, test=data.test)`. It is a pytree whose arrays may be traced,
     so a function that makes a Dataset can be jitted, mapped over its key and differentiated.
 
     Attributes:
@@ -34,7 +34,7 @@ class Dataset(eqx.Module):
     y: Float[Array, "n c"]
     x_test: Float[Array, " m *shape"] | None
     y_test: Float[Array, "m c"] | None
-    source: str = eqx.field(static=True)  # text for people to read, never data
+    source: str = eqx.field(static=True)  # text for readers, never data
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class Dataset(eqx.Module):
         *,
         source: str = "arrays given by the user",
     ):
-        """Checks the arrays. Integers become floats: inputs of the default dtype, targets of the inputs' dtype.
+        """Checks the arrays. Integers become floats: inputs in the default dtype, everything else in the inputs' dtype.
 
         Args:
-            x: training inputs, shape `(n, *shape)` with at least one axis after the samples.
+            x: training inputs, shape `(n, *shape)` with at least one axis after the first.
             y: training targets, shape `(n, c)`.
             x_test: test inputs, shape `(m, *shape)`; give both test arrays or neither.
             y_test: test targets, shape `(m, c)`.
             source: one line saying where the data come from.
 
         Raises:
-            ValueError: wrong number of axes, an empty array, unequal numbers of samples, test samples shaped unlike
-                the training samples, different float dtypes, only one test array, or (concrete arrays only) NaN or
-                infinite entries.
+            ValueError: an array has the wrong number of axes or is empty, numbers of samples differ, test samples do
+                not have the shape of training samples, float dtypes differ, only one test array is given, or (concrete
+                arrays only) an entry is NaN or infinite.
         """
         if (x_test is None) != (y_test is None):
             given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
@@ -116,7 +116,7 @@ class Dataset(eqx.Module):
         return Dataset(affine(self.x), self.y, x_test, self.y_test, source=source)
 
     def __repr__(self) -> str:
-        """Shapes, dtypes and source, without the values."""
+        """Shapes, dtypes and source, without values."""
         pair = {name: eqx.tree_pformat(getattr(self, name)) for name in ("x", "y", "x_test", "y_test")}
         test = "none" if self.x_test is None else f"x {pair['x_test']}, y {pair['y_test']}"
         return f"Dataset(train: x {pair['x']}, y {pair['y']}; test: {test}; source: {self.source})"

@@ -23,16 +23,16 @@ def digits(
 ) -> Dataset:
     """The 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn; nothing is downloaded.
 
-    The key may be traced, so this can be jitted and mapped over keys.
+    The key may be traced, so this function can be jitted and mapped over keys.
 
     Args:
         task: "classes" (one-hot, c = 10), "parity" (-1 for even, +1 for odd digits, c = 1) or a pair `(a, b)` of
             digits (only those two, -1 for a and +1 for b, c = 1).
         n_train: number of training samples.
         n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: number of standardized leading principal components of the training inputs to keep, as by
+        pca: number of standardized leading principal components of the training inputs to keep, as in
             `.transform(pca(k))`; None keeps the pixels.
-        key: random key of the split into training and test samples, which never overlap.
+        key: random key for the split into training and test samples, which never overlap.
 
     Returns:
         A Dataset of the default float dtype with x of shape `(n, 64)`, pixels in [0, 1], or `(n, pca)`.
@@ -44,7 +44,7 @@ def digits(
 
     Raises:
         TypeError: a count is not an integer, or `key` is not a key.
-        ValueError: unknown task, more samples asked for than there are, or `pca` above the rank of the inputs.
+        ValueError: the task is unknown, there are too few samples, or `pca` exceeds the rank of the inputs.
     """
     request = Request(task, n_train, n_test, key)
     request.check()
@@ -54,7 +54,7 @@ def digits(
 
 
 def _samples() -> Images:
-    # What `sklearn.datasets.load_digits` reads, without importing scikit-learn, which takes seconds.
+    # The file that `sklearn.datasets.load_digits` reads; importing scikit-learn would take seconds.
     installed = importlib.util.find_spec("sklearn")
     with needs("data", "handwritten digits"):
         if installed is None:

@@ -1,4 +1,4 @@
-"""Getting the files of image collections from where they are published."""
+"""Downloads of image collections from their official sites."""
 
 import enum
 import os
@@ -26,11 +26,11 @@ class Images(enum.Enum):
 
 
 class Published(NamedTuple):
-    """A file to fetch.
+    """A file to download.
 
     Attributes:
-        name: of the file, as it is published.
-        sha256: of its content.
+        name: published file name.
+        sha256: checksum of its content.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Published(NamedTuple):
 
 
 class DownloadSource(NamedTuple):
-    """The addresses at which a collection is published, and its files.
+    """Where to download a collection, and its files.
 
     Attributes:
-        collection: how its files are found later.
-        addresses: of folders that hold them: the official one, then others with the same files.
-        files: all of them.
+        collection: the collection, whose folder and file names readers look for.
+        addresses: URLs of folders that hold the files: the official one, then mirrors.
+        files: all files to download.
     """
 
     collection: Collection
@@ -79,30 +79,30 @@ SOURCES = {
     ),
 }
 BLOCK = 1 << 20
-LARGEST = 256 << 20  # bytes of one file; the largest, that of CIFAR-10, has 170 million
-BATCH = 10_000 * 3073  # bytes of one file of CIFAR-10
-PATIENCE = 30.0  # seconds without an answer
+LARGEST = 256 << 20  # bytes that a download may have; the largest file, the archive of CIFAR-10, has 170 million
+BATCH = 10_000 * 3073  # bytes of one file in the archive of CIFAR-10
+PATIENCE = 30.0  # seconds to wait for an answer
 
 Progress = Callable[[str, int, int | None], None]
 
 
 def fetch(images: Images, folder: str | os.PathLike[str] | None = None, *, progress: Progress | None = None) -> Path:
-    """Downloads an image collection and checks it. Files that are there are not fetched again.
+    """Downloads an image collection and checks it. Files that are already there are not downloaded again.
 
     Arguments:
         images: which collection.
-        folder: the collection gets a folder of its own in this one. None takes that where `js.data.mnist` and its
-            siblings look: the environment variable JAXSOLVE_DATA, or `jaxsolve` in the user's cache folder.
-        progress: called with the name of a file, the bytes that are there, and those that it will have, if known.
+        folder: the parent of the collection's folder. None takes the one where `js.data.mnist` and its siblings look:
+            the environment variable JAXSOLVE_DATA, or `jaxsolve` in the user's cache folder.
+        progress: called with the name of a file, the bytes downloaded so far, and its total size (None if unknown).
 
     Returns:
         The folder of the collection.
 
     Raises:
-        TypeError: `images` is no `js.data.Images`.
+        TypeError: `images` is not a `js.data.Images`.
         ModuleNotFoundError: pooch is not installed (the extra `data`).
         ConnectionError: no address answers.
-        ValueError: what came is not the file that was published; nothing of it is kept.
+        ValueError: a download has the wrong checksum; it is not kept.
 
     Example:
         >>> folder = js.data.fetch(js.data.Images.MNIST)  # doctest: +SKIP
@@ -116,7 +116,7 @@ def fetch(images: Images, folder: str | os.PathLike[str] | None = None, *, progr
     absent = [name for group in groups for name in group if find_file(place, name) is None]
     for file in source.files:
         packed = file.name.endswith(".tar.gz")
-        # An archive is fetched where any file is absent, a single file where it is absent itself.
+        # An archive is needed if any file is missing, a single file only if it is missing itself.
         if absent if packed else file.name.removesuffix(".gz") in absent:
             archive = _retrieved(source, file, place, progress)
             if packed:
@@ -126,22 +126,22 @@ def fetch(images: Images, folder: str | os.PathLike[str] | None = None, *, progr
 
 
 def _unpack(archive: Path, wanted: list[str], place: Path) -> None:
-    """Takes files of these names out of an archive."""
+    """Extracts the files with these names from an archive."""
     with tarfile.open(archive, "r:gz") as members:
         for member in members:
-            # Names decide nothing about where a file goes: only those known are read, into a place of ours.
+            # Paths in the archive are not trusted: only known names are extracted, and all into `place`.
             name = member.name.rpartition("/")[2]
             if name in wanted and member.isreg():
                 content = members.extractfile(member)
                 assert content is not None  # it is a regular file
                 part = place / f"{name}.part"
-                # No more than such a file has, whatever the archive says of its size.
+                # Read at most the size of such a file, whatever size the archive claims.
                 part.write_bytes(content.read(BATCH))
                 os.replace(part, place / name)
 
 
 def _retrieved(source: DownloadSource, file: Published, place: Path, progress: Progress | None) -> Path:
-    """The file, whole and checked, from the first address that has it."""
+    """The complete file, with its checksum verified, from the first address that has it."""
     with needs("data", "fetching images"):
         import pooch
 
@@ -149,13 +149,13 @@ def _retrieved(source: DownloadSource, file: Published, place: Path, progress: P
     for address in source.addresses:
         url = address + file.name
         try:
-            # Servers are asked not to pack once more, on the way, what is packed already.
+            # The files are compressed already; ask servers not to compress them again in transit.
             plain = {"Accept-Encoding": "identity"}
             get: Any = pooch.HTTPDownloader(_Bar(file.name, progress), BLOCK, timeout=PATIENCE, headers=plain)  # pyright: ignore[reportArgumentType]
             return Path(pooch.retrieve(url, f"sha256:{file.sha256}", file.name, place, downloader=get))
         except OSError as error:
             failed.append(f"{url} ({error})")
-        except ValueError:  # another checksum
+        except ValueError:  # wrong checksum
             wrong.append(url)
     if wrong:
         raise ValueError(f"what came from {', '.join(wrong)} is not the file that was published; try again later")
@@ -166,14 +166,14 @@ def _retrieved(source: DownloadSource, file: Published, place: Path, progress: P
 
 
 class _Bar:
-    """A progress bar for pooch: it reports how much of a file is there, and stops a download that is too large."""
+    """A progress bar for pooch. It reports the bytes downloaded and stops a download that is too large."""
 
     def __init__(self, name: str, progress: Progress | None):
         self.total = 0  # set by pooch; 0 if it is not known
         self._name, self._progress, self._done = name, progress, 0
 
     def update(self, size: int) -> None:
-        self._done += size  # of a whole block, also for the last
+        self._done += size  # pooch counts whole blocks, even for the last, shorter one
         if self._done > LARGEST:
             raise OSError("it is larger than any file of this collection")
         if self._progress is not None:

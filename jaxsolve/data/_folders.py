@@ -1,4 +1,4 @@
-"""The folders of image files on this machine, and what to say when they are missing."""
+"""Search for folders of image files, with messages that say how to get missing ones."""
 
 import os
 from pathlib import Path
@@ -11,11 +11,11 @@ class Collection(NamedTuple):
     """The files of one image collection.
 
     Attributes:
-        name: what people call it.
+        name: its usual name.
         folder: name of its folder.
         train: groups of training files; a group's files belong together.
         test: groups of test files.
-        sources: the official places to get it.
+        sources: its official site.
     """
 
     name: str
@@ -52,20 +52,20 @@ CIFAR10 = Collection(
 
 
 def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> Path:
-    """The first place that holds a file of the collection.
+    """The first folder that holds a file of the collection.
 
     Args:
         collection: what to look for.
-        path: the collection's folder or its parent. If None: the folder of the collection in that of the environment
-            variable JAXSOLVE_DATA, then in `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+        path: the collection's folder or its parent. None looks for the collection's folder in the folder that the
+            environment variable JAXSOLVE_DATA names, then in `jaxsolve` in the user's cache (XDG_CACHE_HOME, ~/.cache).
 
     Raises:
-        TypeError: `path` is no path.
-        FileNotFoundError: no place holds any of the files.
+        TypeError: `path` is not a path.
+        FileNotFoundError: no folder holds any of the files.
     """
     if path is not None:
         require_path(path, "path", f"that of the folder with the files of {collection.name}")
-    if path is None:  # MNIST and Fashion-MNIST have files of the same names: only the folder says which
+    if path is None:  # MNIST and Fashion-MNIST use the same file names: only the folder tells them apart
         places = list(dict.fromkeys([default_base() / collection.folder, _cache() / collection.folder]))
     else:
         given = Path(path).expanduser()
@@ -83,7 +83,7 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
 
 
 def default_base() -> Path:
-    """The folder where collections are looked for first and fetched to: JAXSOLVE_DATA, or one in the user's cache."""
+    """The folder to search first and to download to: JAXSOLVE_DATA, or `jaxsolve` in the user's cache."""
     given = os.environ.get("JAXSOLVE_DATA")
     return Path(given).expanduser() if given else _cache()
 
@@ -98,14 +98,14 @@ def find_groups(
     """The groups of files that are present, each complete.
 
     Args:
-        collection: whose files they are.
+        collection: the collection that the files belong to.
         folder: where to look.
         groups: names of the files, by group.
         kind: "training", "test" or "image", for messages.
-        advice: what does without them; empty, or a sentence and a space.
+        advice: how to do without these files, for messages; empty, or a sentence and a space.
 
     Raises:
-        FileNotFoundError: no group is present, or one is there in part.
+        FileNotFoundError: no group is present, or one is incomplete.
     """
     present = []
     for group in groups:
@@ -129,7 +129,7 @@ def find_groups(
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """The file of this name in a folder, plain or packed; None if neither is there."""
+    """The file of this name in a folder, plain or compressed (.gz); None if there is neither."""
     for candidate in (folder / name, folder / f"{name}.gz"):
         if candidate.is_file():
             return candidate

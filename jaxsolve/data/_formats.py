@@ -15,17 +15,17 @@ from ._labels import N_CLASSES
 
 
 _CIFAR_SHAPE = (3, 32, 32)
-# A file is read no further than it can be one of these collections: a few bytes of gzip unpack to gigabytes.
-_MOST_SAMPLES = 300_000  # of an IDX file; the largest of this kind, EMNIST's digits, has 280,000
-_MOST_RECORDS = 60_000  # of a file of CIFAR-10; the official ones have 10,000
+# Limits on what is read: a few bytes of gzip can unpack to gigabytes.
+_MOST_SAMPLES = 300_000  # in an IDX file; the largest of this kind, EMNIST's digits, has 280,000
+_MOST_RECORDS = 60_000  # in a file of CIFAR-10; the official ones have 10,000
 
 
 def read_mnist(images: Path, labels: Path) -> tuple[UInt8[np.ndarray, "n 1 28 28"], UInt8[np.ndarray, " n"]]:
     """Reads a pair of IDX files, plain or gzip.
 
     Args:
-        images: file of magic number 2051 holding n images of 28 x 28 pixels.
-        labels: file of magic number 2049 holding n labels.
+        images: file with magic number 2051 and n images of 28 x 28 pixels.
+        labels: file with magic number 2049 and n labels.
 
     Returns:
         Pixels 0..255 and class indices 0..9.
@@ -42,7 +42,7 @@ def read_mnist(images: Path, labels: Path) -> tuple[UInt8[np.ndarray, "n 1 28 28
 
 
 def read_cifar(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.ndarray, " n"]]:
-    """Reads one batch of the binary version: records of a label byte and 3072 bytes (red, green, blue planes).
+    """Reads one file of the binary version: each record is a label byte and 3072 bytes (red, green, blue planes).
 
     Returns:
         Pixels 0..255, channels first, and class indices 0..9.
@@ -67,7 +67,7 @@ def read_cifar(path: Path) -> tuple[UInt8[np.ndarray, "n 3 32 32"], UInt8[np.nda
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Callable[[int], bytes]]:
-    """A function that reads so many bytes on, unpacked if the file is packed, and unpacks no more than these."""
+    """A function that reads the next bytes of a file, as many as asked for; of a .gz file, it unpacks only these."""
     if path.suffix != ".gz":
         with path.open("rb") as file:
             yield file.read
@@ -82,14 +82,14 @@ def _opened(path: Path) -> Iterator[Callable[[int], bytes]]:
 
 
 def _read_idx(path: Path, ndim: int, inner: tuple[int, ...] = ()) -> UInt8[np.ndarray, "..."]:
-    """The array in an IDX file, of which the header is read first, and then no more than it promises.
+    """The array in an IDX file. The header is read first, and then no more data than it promises.
 
     Arguments:
-        path: of the file.
-        ndim: axes of the array.
-        inner: sizes of all but the first.
+        path: path of the file.
+        ndim: number of axes of the array.
+        inner: sizes of all axes but the first.
     """
-    # two zero bytes, the type of the entries (8: unsigned byte), the number of axes, then the sizes, big-endian
+    # Two zero bytes, the type of the entries (8: unsigned byte), the number of axes, then the sizes, big-endian.
     magic, header = 0x0800 + ndim, 4 + 4 * ndim
     with _opened(path) as read:
         begin = read(header)
@@ -106,7 +106,7 @@ def _read_idx(path: Path, ndim: int, inner: tuple[int, ...] = ()) -> UInt8[np.nd
             raise ValueError(f"{path}: holds images of {shape[1]} x {shape[2]} pixels; expected 28 x 28")
         if shape[0] > _MOST_SAMPLES:
             raise ValueError(f"{path}: its header asks for {shape[0]} samples; at most {_MOST_SAMPLES} are read")
-        # One byte more than the header promises tells a file that goes on from one that ends there.
+        # Reading one byte more than the header promises reveals a file that is too long.
         content = read(expected + 1)
     if len(content) != expected:
         more = " or more" if len(content) > expected else ""

@@ -1,4 +1,4 @@
-"""The Random Hierarchy Model: classes that are written as strings of strings of symbols."""
+"""The Random Hierarchy Model: classes written as strings of symbols, through several levels of random rules."""
 
 import math
 
@@ -12,7 +12,7 @@ from .._numerics import require_room
 from ._dataset import Dataset
 
 
-MOST = 2**26  # strings that a grammar may have: their numbers are drawn without replacement
+MOST = 2**26  # strings that a grammar may have: the draw without replacement permutes the numbers of all of them
 
 
 def random_hierarchy(
@@ -28,9 +28,9 @@ def random_hierarchy(
 ) -> Dataset:
     """Strings of symbols whose class is hidden behind several levels of synonyms.
 
-    Every class can be written as any of `synonyms` tuples of symbols of the level below, each of these again, and so on
-    down to the inputs. All tuples of a level are different, so that a string has one class. Rules and strings are drawn
-    uniformly, and no string twice.
+    Each class can be written as any of `synonyms` tuples of symbols of the level below, each of these symbols again as
+    one of `synonyms` tuples, and so on down to the inputs. All tuples of a level differ, so a string has one class.
+    Rules are drawn uniformly, and strings uniformly without replacement.
 
     Args:
         n_train: number of training samples, at least 1.
@@ -39,14 +39,14 @@ def random_hierarchy(
     Other Arguments:
         n_test: number of test samples, none of them in the training set; 0 for no test set.
         classes: n_c.
-        levels: L, how often a symbol is written out.
-        synonyms: m, the ways to write a symbol.
-        tuple_size: s, symbols in each of them.
-        symbols: v, of the alphabet of every level.
+        levels: L, the number of levels of rules.
+        synonyms: m, the number of tuples for each symbol.
+        tuple_size: s, the number of symbols in a tuple.
+        symbols: v, the size of each level's alphabet.
 
     Returns:
-        A Dataset of one-hot symbols one after another, x of shape `(n, s**L * v)`, and one-hot classes,
-        y of shape `(n, n_c)`.
+        A Dataset of concatenated one-hot symbols, x of shape `(n, s**L * v)`, and one-hot classes, y of shape
+        `(n, n_c)`.
 
     Example:
         >>> data = js.data.random_hierarchy(20, n_test=5, key=jax.random.key(0))
@@ -60,8 +60,8 @@ def random_hierarchy(
 
     Raises:
         TypeError: a count is not an integer, or `key` is not a key.
-        ValueError: an argument is outside its range, there are fewer tuples than synonyms of all symbols, or fewer
-            strings than samples.
+        ValueError: an argument is outside its range, there are fewer tuples than the rules of a level need, or there
+            are fewer strings than samples.
     """
     require_size(n_train, "n_train")
     require_size(n_test, "n_test", least=0)
@@ -103,7 +103,7 @@ def random_hierarchy(
 
 
 def _rules(key: PRNGKeyArray, parents: int, synonyms: int, size: int, symbols: int) -> Int[Array, "parents m s"]:
-    """The tuples that each symbol may be written as, no two of them the same."""
+    """The tuples that each symbol may be written as, all different."""
     chosen = jax.random.permutation(key, symbols**size)[: parents * synonyms]
     # A number below v^s stands for the tuple of its digits in base v, so different numbers are different tuples.
     powers = symbols ** np.arange(size)[None, :]
@@ -111,10 +111,10 @@ def _rules(key: PRNGKeyArray, parents: int, synonyms: int, size: int, symbols: i
 
 
 def _write(number: Int[Array, " n"], label: Int[Array, " n"], rules: list[Array], synonyms: int) -> Int[Array, "n d"]:
-    """The string of each label whose synonyms are the digits of a number."""
+    """The string of each label, with the choices of synonyms given by the digits of `number` in base `synonyms`."""
     text, used = label[:, None], 0
     for rule in rules:
-        # Each rule takes the digits that those above it have left.
+        # Each level uses the next digits, one for each symbol of the text so far.
         powers = synonyms ** np.arange(used, used + text.shape[1])[None, :]
         used += text.shape[1]
         text = rule[text, number[:, None] // powers % synonyms].reshape(
@@ -124,7 +124,7 @@ def _write(number: Int[Array, " n"], label: Int[Array, " n"], rules: list[Array]
 
 
 def _power(base: int, exponent: int) -> int:
-    """A power, or 2**64 where it is larger: much larger ones take forever to compute."""
+    """A power, capped at 2**64: much larger ones would take too long to compute."""
     return min(base ** min(exponent, 64), 2**64)
 
 

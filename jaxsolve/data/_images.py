@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 from files that the user has; nothing is downloaded."""
+"""MNIST, Fashion-MNIST and CIFAR-10 from local files; nothing is downloaded."""
 
 import os
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from ._transforms import pca as principal_components
 
 
 Reader = Callable[..., tuple[UInt8[np.ndarray, " n *shape"], UInt8[np.ndarray, " n"]]]
-"""Reads a group of files: images and labels."""
+"""A function that reads a group of files: images and labels."""
 
 
-# No type of what it returns: the signature of the function inside says more.
+# There is no return annotation: type checkers then infer the full signature of `load`.
 def _collection(name: str, collection: Collection, read: Reader, doc: str):
-    """The function that reads a collection."""
+    """The public function that reads a collection."""
 
     def load(
         *,

@@ -1,4 +1,4 @@
-"""Linear regression in context: sequences of pairs with weights of their own, and their moments."""
+"""In-context linear regression: sequences of pairs, each with its own weights, and a set with the same moments."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ def in_context(
     n_test: int = 0,
     key: PRNGKeyArray,
 ) -> Dataset:
-    """Sequences (x_1, y_1), ..., (x_N, y_N), (x_q, 0) with target y_q: the weights are to be read off the pairs.
+    """Sequences (x_1, y_1), ..., (x_N, y_N), (x_q, 0) with target y_q: the pairs determine the weights.
 
-    In every sequence y = w . x with its own w ~ N(0, I); all x ~ N(0, covariance).
+    In each sequence, y = w . x with an independent w ~ N(0, I); all x ~ N(0, covariance).
 
     Args:
         n_train: number of training sequences, at least 1.
@@ -68,21 +68,21 @@ def in_context(
 
 
 def in_context_moments(covariance: Real[ArrayLike, "..."], context: int) -> Dataset:
-    r"""D^2 + 1 sequences on which linear attention has its mean loss over all those of `in_context`.
+    r"""D^2 + 1 sequences on which the loss of linear attention equals its expected loss on those of `in_context`.
 
-    Under mean squared error, linear attention (`js.nets.LinearAttention`) knows a sequence by $z = b x_q^\top$,
-    $b = \frac1N \sum_n y_n x_n$. So its loss and its gradient depend on second moments alone: with the covariance
-    $\Lambda$ of the inputs
+    Linear attention (`js.nets.LinearAttention`) sees a sequence only through $z = b x_q^\top$, where
+    $b = \frac1N \sum_n y_n x_n$. Under mean squared error, its loss and gradient therefore depend on second moments
+    alone. With the covariance $\Lambda$ of the inputs, these are
 
     $$E[b b^\top] = \Lambda^2 + \frac{\Lambda^2 + \Lambda \operatorname{tr} \Lambda}{N} =: E, \quad
     E[z z^\top] = E \otimes \Lambda, \quad E[y_q z] = \Lambda^2, \quad E[y_q^2] = \operatorname{tr} \Lambda.$$
 
-    The sequences returned have these moments, each with one pair (b, 1) as its context. The loss counts half of the
-    squared error. For any other network they are not those of the task.
+    The sequences returned have these moments, and each has a single pair (b, 1) as its context. The loss is half the
+    squared error. For any other network, the losses differ.
 
     Args:
         covariance: $\Lambda$: eigenvalues >= 0, shape `(D,)`, or a symmetric positive definite matrix, shape `(D, D)`.
-        context: N, at least 1: the pairs in the sequences that this stands for.
+        context: N, at least 1: the number of pairs in the sequences of `in_context`.
 
     Returns:
         A Dataset with x of shape `(D^2 + 1, 2, D + 1)` and y of shape `(D^2 + 1, 1)`.
@@ -98,25 +98,25 @@ def in_context_moments(covariance: Real[ArrayLike, "..."], context: int) -> Data
           note={arXiv 2501.16265}}
 
     Raises:
-        TypeError: context is not an integer, or the covariance holds no real numbers.
+        TypeError: context is not an integer, or the covariance does not hold real numbers.
         ValueError: an argument is outside its range or has the wrong shape.
     """
     require_size(context, "context")
     size = _size(covariance)
     left, root, _ = jnp.linalg.svd(covariance_root(covariance, size))
     values, n = root**2, size**2 + 1
-    # E over Lambda, of one frame with it; at least tr Lambda/N.
+    # The eigenvalues of E / Lambda (both have the same eigenvectors): at least tr Lambda / N.
     ratio = values + (values + jnp.sum(values)) / context
     if (known := concrete(values)) is not None and not np.any(known > 0):
         raise ValueError("covariance must have a positive eigenvalue")
     means = n**0.25 * left * jnp.sqrt(ratio * values)[None, :]
     queries = n**0.25 * left * root[None, :]
-    # Sequence (i, j) has b along eigenvector i and x_q along j; the last one, of zeros, has what no z explains.
+    # Sequence (i, j) has b along eigenvector i and x_q along j. The last one is zero; its target adds what z leaves.
     first = jnp.concatenate([jnp.repeat(means.T, size, axis=0), jnp.ones((size**2, 1), root.dtype)], axis=1)
     second = jnp.concatenate([jnp.tile(queries.T, (size, 1)), jnp.zeros((size**2, 1), root.dtype)], axis=1)
     x = jnp.stack([first, second], axis=1)
     y = jnp.diag(values / jnp.sqrt(ratio)).ravel()
-    # tr Lambda less the sum of squares, in terms of one sign.
+    # tr Lambda minus the other sequences' share, written without cancellation.
     left_over = jnp.sum(values * (values + jnp.sum(values)) / (context * ratio))
     return Dataset(
         jnp.concatenate([x, jnp.zeros((1, 2, size + 1), root.dtype)]),

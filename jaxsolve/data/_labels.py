@@ -1,4 +1,4 @@
-"""From class labels to targets, and random splits: what digits and images share."""
+"""Targets from class labels, and random splits, for digits and image collections."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -20,9 +20,9 @@ Images: TypeAlias = tuple[Shaped[np.ndarray, "_ ..."], Shaped[np.ndarray, " _"]]
 
 _Indices: TypeAlias = Int[np.ndarray, " _"] | Int[Array, " _"]
 
-N_CLASSES = 10  # of handwritten digits, MNIST, Fashion-MNIST and CIFAR-10 alike
+N_CLASSES = 10  # in handwritten digits, MNIST, Fashion-MNIST and CIFAR-10 alike
 
-# Where it is not compiled, every step of it is, by itself.
+# Compiled as a whole: otherwise JAX compiles each of its operations separately.
 _shuffle = jax.jit(jax.random.permutation, static_argnums=1)
 
 
@@ -32,7 +32,7 @@ class Request(NamedTuple):
     Attributes:
         task: see `encode`.
         n_train: number of training samples.
-        n_test: number of test samples; None takes the rest (of an official split: the whole test collection), 0 none.
+        n_test: number of test samples; None takes the rest (in an official split: all test samples), 0 takes none.
         key: random key; may be traced.
     """
 
@@ -58,10 +58,10 @@ def encode(labels: Shaped[np.ndarray, " n"], task: Task) -> tuple[Int[np.ndarray
             for the samples of classes a and b alone, with -1 for a and +1 for b, c = 1.
 
     Returns:
-        Indices of the samples that take part, shape `(m,)`, and their targets, shape `(m, c)`.
+        Indices of the samples that the task uses, shape `(m,)`, and their targets, shape `(m, c)`.
 
     Raises:
-        ValueError: `task` is none of the accepted forms.
+        ValueError: `task` has none of the accepted forms.
     """
     everything = np.arange(len(labels))
     if isinstance(task, str):
@@ -91,14 +91,14 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
     Args:
         key: random key.
         available: number of samples to draw from.
-        counts: sizes of the two sets; None for the second takes all that the first leaves.
+        counts: sizes of the two sets; None for the second takes all samples that the first leaves.
         where: what the samples are, for error messages.
 
     Returns:
         Indices of shape `(counts[0],)` and `(counts[1],)`.
 
     Raises:
-        ValueError: more samples are asked for than there are.
+        ValueError: there are too few samples.
     """
     first, second = counts
     second = available - first if second is None else second
@@ -124,7 +124,7 @@ def split_at_random(images: Images, request: Request, *, brightest: int, name: s
         A Dataset with inputs in [0, 1].
 
     Raises:
-        ValueError: unknown task, or more samples asked for than there are.
+        ValueError: the task is unknown, or there are too few samples.
     """
     pixels, labels = images
     kept, y = encode(labels, request.task)
@@ -149,7 +149,7 @@ def split_officially(train: Images, test: Images | None, request: Request, *, br
         A Dataset with inputs in [0, 1].
 
     Raises:
-        ValueError: unknown task, or more samples asked for than there are.
+        ValueError: the task is unknown, or there are too few samples.
     """
     key_train, key_test = jax.random.split(request.key)
 
@@ -178,7 +178,7 @@ def _take(
 ) -> tuple[Float[Array, "m ..."], Float[Array, "m c"]]:
     pixels, y = pool
     dtype = jnp.result_type(float)
-    # Picked as bytes: the whole collection as floats would be four to eight times as large.
+    # Select first, convert second: the whole collection as floats would be four to eight times as large.
     if isinstance(chosen, np.ndarray):
         return jnp.asarray(pixels[chosen].astype(dtype) / brightest), jnp.asarray(y[chosen], dtype)
     return jnp.asarray(pixels)[chosen].astype(dtype) / brightest, jnp.asarray(y, dtype)[chosen]

@@ -1,4 +1,4 @@
-"""Addition modulo a number, as a language of three tokens."""
+"""Modular addition, as sequences of three tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +10,19 @@ from ._dataset import Dataset
 
 
 def modular_addition(modulus: int, n_train: int, *, key: PRNGKeyArray) -> Dataset:
-    """All pairs (a, b) below p, with a + b modulo p as their class: the task on which networks grok.
+    """All pairs (a, b) with 0 <= a, b < p, and a + b modulo p as their class: the task on which networks grok.
 
-    A sample is the three tokens a, b, "=", one-hot over p + 1 tokens. The pairs that are not in the training set are
+    A sample is the three tokens a, b, "=", one-hot over p + 1 tokens. The pairs that are not in the training set form
     the test set.
 
     Args:
         modulus: p, at least 2.
         n_train: number of training pairs, from 1 to p^2.
-        key: random key, new style or legacy, for which pairs these are.
+        key: random key, new style or legacy, for the choice of training pairs.
 
     Returns:
-        A Dataset with x of shape `(n, 3, p + 1)` and one-hot classes y of shape `(n, p)`; without a test set if all
-        pairs are for training.
+        A Dataset with x of shape `(n, 3, p + 1)` and one-hot classes y of shape `(n, p)`. It has no test set if all
+        pairs are training pairs.
 
     Example:
         >>> data = js.data.modular_addition(5, 15, key=jax.random.key(0))

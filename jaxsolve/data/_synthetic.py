@@ -1,6 +1,6 @@
 """Inputs drawn at random, with targets from a teacher.
 
-Everything here can be jitted, mapped over the key, the scale and the noise, and differentiated with respect to scale,
+These functions can be jitted, mapped over the key, the scale and the noise, and differentiated with respect to scale,
 noise and teacher. Training samples do not depend on the number of test samples. Arrays have the default float dtype.
 """
 
@@ -42,9 +42,9 @@ def covariance_root(covariance: Any, in_size: int) -> Float[Array, "d d"]:
         in_size: d.
 
     Raises:
-        TypeError: no array of real numbers.
-        ValueError: another shape, or concrete values that are not finite, negative eigenvalues, or a matrix that is
-            not symmetric and positive definite.
+        TypeError: `covariance` is not an array of real numbers.
+        ValueError: it has another shape, or it is concrete and has entries that are not finite, has a negative
+            eigenvalue, or is a matrix that is not symmetric and positive definite.
     """
     array = real_array(covariance, "covariance").astype(jnp.result_type(float))
     shape = array.shape
@@ -65,7 +65,7 @@ def covariance_root(covariance: Any, in_size: int) -> Float[Array, "d d"]:
                 f"covariance must be symmetric; it differs from its transpose by {np.abs(known - known.T).max()}"
             )
         smallest, largest = np.linalg.eigvalsh(known)[[0, -1]]
-        # Rounding alone gives the zero eigenvalues of a singular matrix about this size, of either sign.
+        # Rounding turns the zero eigenvalues of a singular matrix into numbers of about this size, of either sign.
         if smallest <= 10 * in_size * jnp.finfo(array.dtype).eps * largest:
             raise ValueError(
                 f"covariance must be positive definite, but its eigenvalues go from {smallest} to {largest}; for a "
@@ -90,7 +90,7 @@ def line(
 ) -> Dataset:
     """Points x = a u on a line through the origin, a ~ N(0, scale^2), with targets y = target(a) + noise N(0, 1).
 
-    The inputs for which `js.theory.TwoLayerLine` is exact.
+    `js.theory.TwoLayerLine` is exact for these inputs.
 
     Args:
         n_train: number of training samples, at least 1.
@@ -100,7 +100,7 @@ def line(
 
     Other Arguments:
         n_test: number of test samples, drawn like the training samples; 0 for no test set.
-        direction: vector along u, shape `(d,)`, normalized to length one; drawn uniformly if None.
+        direction: vector along u, shape `(d,)`, normalized to length 1; None draws it uniformly.
         scale: standard deviation of a, > 0.
         noise: standard deviation of the noise on training and test targets, >= 0.
 
@@ -161,13 +161,13 @@ def gaussian(
         n_train: number of training samples, at least 1.
         in_size: input dimension d, at least 1.
         out_size: output dimension c; None takes it from `teacher`, or 1 without a teacher.
-        teacher: matrix of shape `(d, c)`; entries drawn from N(0, 1/d) if None.
+        teacher: matrix of shape `(d, c)`; None draws its entries from N(0, 1/d).
         key: random key, new style or legacy.
 
     Other Arguments:
         n_test: number of test samples, from the same covariance; 0 for no test set.
         covariance: eigenvalues >= 0 of a diagonal covariance, shape `(d,)`, or a symmetric positive definite matrix,
-            shape `(d, d)`; the identity if None. (A traced matrix that is not positive definite gives NaN.)
+            shape `(d, d)`; None is the identity. (A traced matrix that is not positive definite gives NaN.)
         whitened: make X^T X / n of the *training* inputs exactly the identity: X / sqrt(n) is then uniform on the
             matrices with orthonormal columns. Needs `n_train >= in_size` and excludes `covariance`. Test inputs
             are N(0, I).
@@ -196,7 +196,7 @@ def gaussian(
         raise ValueError(
             f"whitened=True needs n_train >= in_size for X^T X / n = I, got n_train={n_train} and in_size={in_size}"
         )
-    # A key for each draw, made or not: no draw depends on which others are made.
+    # Every possible draw has its own key, so no draw depends on which others are made.
     key_teacher, *keys = jax.random.split(key, 5)
     weights = _teacher_matrix(teacher, in_size, out_size, key_teacher)
     root = None if covariance is None else covariance_root(covariance, in_size)
@@ -205,7 +205,7 @@ def gaussian(
         x = jax.random.normal(key_x, (n, in_size), dtype)
         if white:
             q, r = jnp.linalg.qr(x)
-            # QR leaves the columns' signs to the algorithm; those of R's diagonal make Q uniformly distributed
+            # QR fixes columns only up to their signs; with those of R's diagonal, Q is uniformly distributed.
             x = q * jnp.where(jnp.diag(r) < 0, -math.sqrt(n), math.sqrt(n)).astype(dtype)[None, :]
         elif root is not None:
             x = matmul(x, root.T)
@@ -229,7 +229,7 @@ def teacher_student(
     """Inputs N(0, I), or uniform on the unit sphere, with targets y = teacher(x) + noise N(0, 1).
 
     Args:
-        teacher: any function of one sample `(d,)`, returning a scalar or shape `(c,)`: a network, a polynomial.
+        teacher: any function of one sample `(d,)`, returning a scalar or shape `(c,)`, such as a network.
         in_size: input dimension d, at least 1.
         n_train: number of training samples, at least 1.
         n_test: number of test samples, drawn like the training samples; 0 for no test set.
@@ -247,7 +247,7 @@ def teacher_student(
 
     Raises:
         TypeError: a count is not an integer, or `key` is not a key.
-        ValueError: an argument is outside its range, or the teacher returns another shape or values that are not
+        ValueError: an argument is outside its range, or the teacher returns another shape, or values that are not
             finite.
     """
     sizes = _sizes(n_train, n_test, in_size, key)
@@ -259,7 +259,7 @@ def teacher_student(
 
     def sample(n: int, key_x: PRNGKeyArray, key_noise: PRNGKeyArray) -> _Pair:
         x = jax.random.normal(key_x, (n, in_size), jnp.result_type(float))
-        # The normal distribution is isotropic: its directions are uniform on the sphere.
+        # The normal distribution is isotropic, so directions are uniform on the sphere.
         x = x / jnp.linalg.norm(x, axis=1, keepdims=True) if sphere else x
         return x, _targets(teacher, "teacher", x, noise, key_noise)
 
@@ -269,7 +269,7 @@ def teacher_student(
 
 
 def _sizes(n_train: int, n_test: int, in_size: int, key: PRNGKeyArray) -> str:
-    """Checks what all three share; returns the sizes in words."""
+    """The sizes in words, after checks of the arguments that all three functions share."""
     require_size(n_train, "n_train")
     require_size(n_test, "n_test", least=0)
     require_size(in_size, "in_size")
@@ -290,12 +290,12 @@ def _targets(
     try:
         y = jax.vmap(one)(x)
     except jax.errors.JAXTypeError:
-        raise  # a function that branches on its sample, about which JAX says more
+        raise  # the teacher branches on its sample: JAX's own message explains this better
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         if str(error).startswith(f"{name} must return"):
             raise
         raise ValueError(f"{name} cannot take one sample, an array of shape {x.shape[1:]}: {error}") from error
-    if concrete(noise) == 0:  # spares the compilation of a draw
+    if concrete(noise) == 0:  # saves compiling the draw
         return y
     return y + noise * jax.random.normal(key, y.shape, y.dtype)
 
@@ -305,7 +305,7 @@ def _teacher_matrix(teacher: Any, in_size: int, out_size: int | None, key: PRNGK
         require_size(out_size, "out_size")
     if teacher is None:
         shape = (in_size, 1 if out_size is None else out_size)
-        # Each target then has variance 1 over inputs N(0, I), on average over teachers.
+        # For inputs N(0, I), each target then has variance 1 on average over teachers.
         return jax.random.normal(key, shape, jnp.result_type(float)) / math.sqrt(in_size)
     known = concrete(teacher)
     if known is not None and not is_real(known):

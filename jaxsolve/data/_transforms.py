@@ -1,14 +1,14 @@
-"""Affine maps of the inputs, fitted on the training set: principal components, whitening, standardizing.
+"""Affine maps of the inputs, fitted on the training set: principal components, whitening, standardization.
 
 With X the (centered) n x d training inputs, X / sqrt(n) = U diag(s) V^T. Variances are averages over n, not n - 1.
 
-A direction counts as null when its s is at most `10 sqrt(min(n, d)) eps` times the largest singular value of the
-uncentered inputs (the mean's length is added in quadrature), eps being the rounding unit of the inputs' dtype: that
-is the size of what rounding alone puts into an empty direction. Nothing is divided by such an s.
+A direction is null when its s is at most `10 sqrt(min(n, d)) eps` times the largest singular value of the uncentered
+inputs (the mean's length is added in quadrature), where eps is the rounding unit of the inputs' dtype. Rounding alone
+gives an empty direction an s of this size. Nothing is divided by such an s.
 
-The linear algebra of concrete inputs runs in float64 NumPy whatever their dtype; traced inputs (inside jit or vmap)
-are treated in their own dtype, and a request that exceeds their rank gives NaN instead of an exception. Fitting
-principal components or whitening costs one QR and one SVD: O(n d^2) operations, some ten seconds at d = 3072.
+The linear algebra of concrete inputs runs in float64 NumPy, whatever their dtype. Traced inputs (inside jit or vmap)
+keep their dtype, and asking for more than their rank gives NaN instead of an exception. Fitting principal components
+or whitening costs one QR and one SVD: O(n d^2) operations, about ten seconds at d = 3072.
 """
 
 import abc
@@ -33,7 +33,7 @@ class Affine(eqx.Module):
         [0.0, 1.0]
 
     Raises:
-        TypeError, ValueError: mean or matrix is no array of real numbers of such a shape.
+        TypeError, ValueError: mean or matrix is not an array of real numbers, or has another shape.
     """
 
     mean: Float[Array, " d"]
@@ -56,12 +56,12 @@ class Affine(eqx.Module):
             d = self.mean.shape[0]
             raise ValueError(f"this transform takes inputs of shape ({d},) or (n, {d}), got {x.shape}")
         centered = x - (self.mean if x.ndim == 1 else self.mean[None, :])
-        # Accelerators would otherwise multiply float32 matrices in a shorter format.
+        # By default, accelerators multiply float32 matrices in lower precision.
         return jnp.matmul(centered, self.matrix, precision="highest")
 
 
 class AbstractTransform(eqx.Module):
-    """A rule that turns training inputs into a `js.data.Affine` map. A new one is a subclass with this one method.
+    """A rule that turns training inputs into a `js.data.Affine` map. To define one, implement `fit`.
 
     Example:
         >>> class Center(js.data.AbstractTransform):
@@ -74,7 +74,7 @@ class AbstractTransform(eqx.Module):
 
     @abc.abstractmethod
     def fit(self, x: Float[Array, " n *shape"]) -> Affine:
-        """Fits the map to training inputs of shape `(n, d)`; raises ValueError where that is impossible."""
+        """Fits the map to training inputs of shape `(n, d)`; raises ValueError if that is impossible."""
 
 
 class PCA(AbstractTransform):
@@ -111,7 +111,7 @@ class PartialWhiten(AbstractTransform):
         components = _principal_components(x, self.center)
         s, v = jnp.asarray(components.s, x.dtype), jnp.asarray(components.v, x.dtype)
         kept = jnp.asarray(components.kept)
-        # The inner where keeps powers of 0 out, whose derivative by the power would be NaN behind the outer one, too.
+        # The inner `where` avoids powers of 0: their derivative with respect to the power is NaN, even when masked.
         factor = jnp.where(kept, jnp.where(kept, s, 1) ** (-jnp.asarray(self.power, x.dtype)), 0)
         matrix = jnp.matmul(v * factor[None, :], v.T, precision="highest")
         return Affine(jnp.asarray(components.mean, x.dtype), matrix)
@@ -159,7 +159,7 @@ def whiten(rank: int | None = None, *, center: bool = True) -> AbstractTransform
     """Makes X^T X / n the identity on the row space of the training inputs, in principal coordinates.
 
     The outputs are principal components in order of decreasing variance, each divided by its root mean square.
-    Null directions (see the module's text) are dropped, so the output size is the rank of the inputs. The identity
+    Null directions (see the module's docstring) are dropped, so the output size is the rank of the inputs. The identity
     holds to about eps times the condition number of the directions kept.
 
     Args:
@@ -184,9 +184,9 @@ def whiten(rank: int | None = None, *, center: bool = True) -> AbstractTransform
 def partial_whiten(power: Real[ArrayLike, ""], *, center: bool = True) -> AbstractTransform:
     """Replaces each singular value s of X / sqrt(n) by s^(1 - power), in the original coordinates.
 
-    Power 0 leaves the (centered) training inputs as they are and power 1 makes X^T X / n the projection onto their
-    row space, which is the identity at full rank. At every power null directions (see the module's text) are
-    projected out; only inputs outside the training set have components there. `power` may be traced.
+    Power 0 leaves the (centered) training inputs unchanged, and power 1 makes X^T X / n the projection onto their row
+    space, which is the identity at full rank. Every power projects out null directions (see the module's docstring);
+    only inputs outside the training set have components there. `power` may be traced.
 
     Args:
         power: between 0 and 1.
@@ -218,8 +218,8 @@ def standardize() -> AbstractTransform:
     """Gives each feature of the training inputs mean zero and variance one.
 
     A feature that is constant on the training set carries no information and has no scale. It is mapped to zero, also
-    in the test set, so that the number of features stays the same. Constant means that the standard deviation is at
-    most 10 eps times the root mean square, eps being the rounding unit of the inputs' dtype.
+    in the test set, so the number of features stays the same. Constant means that the standard deviation is at most
+    10 eps times the root mean square, where eps is the rounding unit of the inputs' dtype.
 
     Returns:
         A transform from `(n, d)` to `(n, d)`.
@@ -232,7 +232,7 @@ def standardize() -> AbstractTransform:
 
 
 class _PrincipalComponents(NamedTuple):
-    """The mean (d,); of X / sqrt(n) the singular values s (r,) in falling order, directions v (d, r), which to keep."""
+    """The mean; the singular values s of X / sqrt(n), in descending order; directions v; which of them are not null."""
 
     mean: Float[Any, " d"]
     s: Float[Any, " r"]
@@ -241,7 +241,7 @@ class _PrincipalComponents(NamedTuple):
 
 
 def _flat(x: Float[Array, " n *shape"]) -> tuple[Any, Any]:
-    """The array library to use, and the inputs in it (float64 if they are concrete)."""
+    """The array library to use (NumPy or JAX), and the inputs as its array (float64 if they are concrete)."""
     if x.ndim != 2:
         raise ValueError(f"transforms take flat inputs of shape (n, d), got {x.shape}; use x.reshape(len(x), -1) first")
     if x.size == 0:
@@ -254,7 +254,7 @@ def _flat(x: Float[Array, " n *shape"]) -> tuple[Any, Any]:
 def _centered(z: Any) -> tuple[Any, Any]:
     mean = z.mean(0)
     z = z - mean[None, :]
-    # A long sum is rounded; what is left of a large mean would look like one more direction. So center twice.
+    # Rounding in a long sum leaves a remainder of a large mean, which would look like another direction: center twice.
     rest = z.mean(0)
     return mean + rest, z - rest[None, :]
 
@@ -264,11 +264,11 @@ def _principal_components(x: Float[Array, " n *shape"], center: bool) -> _Princi
     n, d = z.shape
     mean, z = _centered(z) if center else (xp.zeros_like(z[0]), z)
     z = z / math.sqrt(n)
-    if n > d:  # U is not needed, and the triangular factor has the same singular values and directions as X
+    if n > d:  # U is not needed, and the smaller triangular factor has the singular values and directions of X
         z = xp.linalg.qr(z, mode="r")
     _, s, vt = xp.linalg.svd(z, full_matrices=False)
     size = abs(vt)
-    # The first entry among the largest, with a margin, so that rounding does not choose between equal entries.
+    # The first entry within a margin of the largest: rounding must not choose between equal entries.
     pivot = xp.argmax(size >= (1 - 1e-4) * size.max(axis=1, keepdims=True), axis=1)
     v = (vt * xp.sign(xp.take_along_axis(vt, pivot[:, None], axis=1))).T
     rtol = 10 * math.sqrt(min(n, d)) * float(jnp.finfo(x.dtype).eps)
@@ -293,6 +293,6 @@ def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardize: bool, 
             f"{asked}: {given} have rank {'at most ' if kept is None else ''}{rank}; ask for {rank} or fewer"
         )
     xp, s = (jnp if kept is None else np), components.s[:k]
-    # The mask matters for traced inputs alone: these cannot raise, so NaN has to say that a direction is null.
+    # The mask matters for traced inputs only: they cannot raise, so NaN marks a null direction.
     factor = xp.where(components.kept[:k], 1 / s if standardize else xp.ones_like(s), xp.nan)
     return Affine(jnp.asarray(components.mean, x.dtype), jnp.asarray(components.v[:, :k] * factor[None, :], x.dtype))
