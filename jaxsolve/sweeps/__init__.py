@@ -1,4 +1,4 @@
-"""Many problems: grids of named axes, batched."""
+"""Sweeps: one problem for each cell of a grid of named axes, solved in batches."""
 
 from ._broken_power_law import broken_power_law as broken_power_law
 from ._ensemble import (

@@ -1,4 +1,4 @@
-"""Power laws that change at borders which the fit finds."""
+"""Piecewise power laws, with fitted borders between the pieces."""
 
 from itertools import combinations
 from typing import Any, NamedTuple, TYPE_CHECKING
@@ -13,16 +13,16 @@ from ._ensemble import require_axis, student
 if TYPE_CHECKING:
     import xarray
 
-POINTS = 3  # the least in a regime: two would be fitted whatever they are
+POINTS = 3  # fewest points in a regime: a line fits any two exactly
 
 
 class FittedBrokenPowerLaw(NamedTuple):
-    """Power laws that meet at borders, fitted to an ensemble; of k borders and k + 1 regimes.
+    """A continuous piecewise power law fitted to an ensemble, with k borders between k + 1 regimes.
 
     Attributes:
-        exponents: of each regime, shape (k + 1,).
-        uncertainties: half the widths of their 95 % intervals, shape (k + 1,); infinite for one member.
-        borders: where regimes meet, on the axis of the law, shape (k,).
+        exponents: the exponent of each regime, shape (k + 1,).
+        uncertainties: half-widths of their 95 % intervals, shape (k + 1,); infinite for one member.
+        borders: where regimes meet on the x axis, shape (k,).
         border_intervals: the 95 % interval of each border, shape (k, 2).
         prefactor: c of the first regime's law c x^b.
     """
@@ -40,18 +40,18 @@ class FittedBrokenPowerLaw(NamedTuple):
 
 
 def broken_power_law(data: "xarray.DataArray", x: str, borders: int = 1, over: str = "seed") -> FittedBrokenPowerLaw:
-    """The power laws of an ensemble's regimes, and the borders between them, which are fitted, too.
+    """A continuous piecewise power law through an ensemble, with fitted exponents and borders.
 
-    Each line of logarithms gets the continuous broken line of least squares. Exponents and logarithms of borders are
-    means over members, and their intervals Student's, as in `js.sweeps.power_law`; a member counts once, by the mean
-    over its lines. Lines with a number that is not positive or not finite are left out. A regime has three points or
-    more. Where one law passes slowly into the next, a border stands in the middle of the passage, which bends the
-    exponents beside it: look at the picture, which `js.plot.power_law` draws.
+    Each curve along x is fitted in logarithms by a continuous piecewise-linear function (least squares). Exponents and
+    logarithms of borders are averaged over members, with Student's intervals, as in `js.sweeps.power_law`; a member
+    counts once, with the mean over its curves. Curves with a number that is not positive or not finite are left out. A
+    regime has at least three points. If one law crosses over slowly into the next, the border lies in the middle of the
+    crossover, which biases the exponents on both sides: check the picture that `js.plot.power_law` draws.
 
     Arguments:
-        data: with axes x and `over`.
-        x: the axis of the law, with positive numbers in rising order.
-        borders: how many there are, 1 or more. Every choice of points is tried: with 20 of them, 3 are soon found.
+        data: a variable with axes x and `over`.
+        x: the axis of the law, with positive numbers in ascending order.
+        borders: number of borders, at least 1. All choices among the points are tried as starts: fast for 3 among 20.
         over: the axis of members.
 
     Example:
@@ -63,8 +63,8 @@ def broken_power_law(data: "xarray.DataArray", x: str, borders: int = 1, over: s
         [ 0. -1.] [1.]
 
     Raises:
-        ValueError: there is no such axis; its numbers are too few for so many regimes, not positive or not in order.
-        TypeError: data are no variable of a dataset, or `borders` is no integer.
+        ValueError: there is no such axis, or its numbers are too few for the regimes, not positive, or not in order.
+        TypeError: `data` is not a variable of a dataset, or `borders` is not an integer.
     """
     require_size(borders, "borders")
     require_axis(data, over, 1)
@@ -89,7 +89,7 @@ def broken_power_law(data: "xarray.DataArray", x: str, borders: int = 1, over: s
 def _fit(
     x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"], borders: int
 ) -> Float[np.ndarray, " params"]:
-    """Height at x = 0, slopes and borders of the continuous broken line of least squares."""
+    """Height at x = 0, slopes and borders of the least-squares fit by a continuous piecewise-linear function."""
     from scipy.optimize import minimize
 
     def lines(places: Any) -> tuple[np.ndarray, float]:
@@ -101,7 +101,7 @@ def _fit(
     choices = (c for c in combinations(range(len(inner)), borders) if np.all(np.diff(c) >= apart))
     start = inner[list(min(choices, key=lambda c: lines(inner[list(c)])[1]))]
     limits = [(inner[0], inner[-1])] * borders
-    options = {"xatol": 1e-7, "fatol": np.inf, "maxiter": 2000}  # places decide when to end: squares flatten out there
+    options = {"xatol": 1e-7, "fatol": np.inf, "maxiter": 2000}  # stop by places: the sum of squares is flat there
     places = np.sort(minimize(lambda p: lines(p)[1], start, method="Nelder-Mead", bounds=limits, options=options).x)
     (height, *bends), _ = lines(places)
     return np.array([height, *np.cumsum(bends), *places])

@@ -1,4 +1,4 @@
-"""Many networks that differ in their start alone: how much they differ, and what their average is worth."""
+"""Statistics of ensembles: networks that differ only in their initialization."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
@@ -19,7 +19,7 @@ class Jackknifed(NamedTuple):
     """A statistic of an ensemble.
 
     Attributes:
-        value: of all its members: labelled numbers, or one number.
+        value: the statistic of all members: a labeled array or one number.
         error: its standard error, of the same kind.
     """
 
@@ -30,17 +30,17 @@ class Jackknifed(NamedTuple):
 def jackknife(
     statistic: "Callable[[xarray.DataArray], xarray.DataArray | float]", data: "xarray.DataArray", over: str = "seed"
 ) -> Jackknifed:
-    r"""A statistic of an ensemble, and its standard error from leaving out one member after the other.
+    r"""A statistic of an ensemble and its jackknife standard error, from leaving out one member at a time.
 
-    With m members and $s_i$ the statistic without the i-th, the error is
-    $\sqrt{\frac{m - 1}{m} \sum_i (s_i - \bar s)^2}$ (Tukey): of a mean the usual standard error, and right to first
-    order for any smooth function of means, such as a variance. It is not for medians and other quantiles. Members that
-    are NaN throughout, as failed ones, are none.
+    With m members, and $s_i$ the statistic without the i-th, the error is
+    $\sqrt{\frac{m - 1}{m} \sum_i (s_i - \bar s)^2}$ (Tukey). For a mean, it is the usual standard error. It is right to
+    first order for any smooth function of means, such as a variance, but not for medians and other quantiles. Members
+    that are all NaN, such as failed runs, do not count.
 
     Arguments:
-        statistic: `statistic(data)`, a number, or labelled numbers without the axis of members.
-        data: with that axis, of two or more members.
-        over: its name.
+        statistic: maps data to one number, or to a labeled array without the axis of members.
+        data: a variable with an axis of two or more members.
+        over: the name of that axis.
 
     Example:
         >>> import xarray
@@ -50,8 +50,8 @@ def jackknife(
         3.00 +- 1.08
 
     Raises:
-        ValueError: there is no such axis, it has fewer than two members, or the statistic leaves it in.
-        TypeError: data are no variable of a dataset.
+        ValueError: there is no such axis, it has fewer than two members, or the statistic does not remove it.
+        TypeError: `data` is not a variable of a dataset.
     """
     require_axis(data, over, 2)
     data = data.dropna(over, how="all")
@@ -72,7 +72,7 @@ class FittedPowerLaw(NamedTuple):
 
     Attributes:
         exponent: b.
-        uncertainty: half the width of its 95 % interval; infinite for one member.
+        uncertainty: half-width of its 95 % interval; infinite for one member.
         prefactor: c.
     """
 
@@ -82,14 +82,14 @@ class FittedPowerLaw(NamedTuple):
 
 
 def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPowerLaw:
-    """The law c x^b through an ensemble: a line through logarithms, fitted to each member by itself.
+    """The law c x^b through an ensemble: a line through logarithms, fitted to each member separately.
 
-    b is the mean of the members' slopes, and the interval is Student's. A member's slope is the mean over all other
-    axes. c is that of the line through the mean of the members' logarithms: each counts once, whatever it has of lines.
-    Lines with a number that is not positive or not finite are left out.
+    b is the mean of the members' slopes, with Student's interval. A member's slope is a mean over all other axes. The
+    line of slope b that gives c passes through the mean of the logarithms, where each member counts once. Curves along
+    x with a number that is not positive or not finite are left out.
 
     Arguments:
-        data: with axes x and `over`.
+        data: a variable with axes x and `over`.
         x: the axis of the law, with two or more positive numbers.
         over: the axis of members.
 
@@ -102,7 +102,7 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPow
 
     Raises:
         ValueError: there is no such axis, or the numbers on x are fewer than two or not positive.
-        TypeError: data are no variable of a dataset.
+        TypeError: `data` is not a variable of a dataset.
     """
     require_axis(data, over, 1)
     require_axis(data, x, 2)
@@ -115,18 +115,18 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPow
     fitted = np.all(np.isfinite(logs), axis=2, keepdims=True)
     logs, centered = np.where(fitted, logs, np.nan), along - along.mean()
     known = np.any(fitted, axis=(1, 2))
-    # The slope of least squares. Logarithms need no centering, since the centered places sum to 0.
+    # Least-squares slopes. The logarithms of data need no centering, since the centered places sum to 0.
     slopes = np.nanmean(logs[known] @ centered, axis=1) / (centered @ centered)
     if not slopes.size:
         return FittedPowerLaw(np.nan, np.nan, np.nan)
     exponent, width = float(slopes.mean()), float(student(slopes))
-    # A line of least squares passes through the means of both axes.
+    # A least-squares line passes through the means of both axes.
     height = np.nanmean(logs[known], axis=(1, 2)).mean()
     return FittedPowerLaw(exponent, width, float(np.exp(height - exponent * along.mean())))
 
 
 def student(members: Float[np.ndarray, " members *numbers"]) -> Float[np.ndarray, " *numbers"]:
-    """Half the widths of Student's 95 % intervals of means over members; infinite for one member."""
+    """Half-widths of Student's 95 % intervals of the means over members; infinite for one member."""
     from scipy.stats import t
 
     count = len(members)
@@ -138,10 +138,10 @@ def student(members: Float[np.ndarray, " members *numbers"]) -> Float[np.ndarray
 def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarray.DataArray":
     """The variance of the members of an ensemble around their mean, averaged over samples and outputs.
 
-    Without bias, which is to say over m - 1 (Geiger et al., eq. 7, has m). Runs that failed (NaN) are left out.
+    It is unbiased: the divisor is m - 1 (m in eq. 7 of Geiger et al.). Failed runs (NaN) are left out.
 
     Arguments:
-        outputs: what `js.observe.outputs` or `test_outputs` recorded, with an axis of members.
+        outputs: values of `js.observe.outputs` or `test_outputs`, with an axis of members.
         over: the name of that axis.
 
     Example:
@@ -152,19 +152,19 @@ def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarra
 
     Raises:
         ValueError: there is no such axis, it has fewer than two members, or there is no axis of samples.
-        TypeError: outputs are no variable of a dataset.
+        TypeError: `outputs` is not a variable of a dataset.
     """
     axes = _read(outputs, over)
     return outputs.var(over, ddof=1).mean(axes)
 
 
 def ensemble_error(outputs: "xarray.DataArray", y: Float[ArrayLike, "n out"], over: str = "seed") -> "xarray.DataArray":
-    """The share of samples that the average of an ensemble puts into the wrong class.
+    """The fraction of samples that the mean output of an ensemble misclassifies.
 
-    Of one output the class is the sign, and 0 has none; of more the largest. Runs that failed (NaN) are left out.
+    One output gives the class by its sign (0 is always wrong), several by the largest. Failed runs (NaN) are left out.
 
     Arguments:
-        outputs: what `js.observe.outputs` or `test_outputs` recorded, with an axis of members.
+        outputs: values of `js.observe.outputs` or `test_outputs`, with an axis of members.
         y: the targets of these samples, shape (n, c).
         over: the name of the axis of members.
 
@@ -175,21 +175,21 @@ def ensemble_error(outputs: "xarray.DataArray", y: Float[ArrayLike, "n out"], ov
         0.5
 
     Raises:
-        ValueError: there is no such axis, it has fewer than two members, or y is not of these samples and outputs.
-        TypeError: y is no array of real numbers, or outputs are no variable of a dataset.
+        ValueError: there is no such axis, it has fewer than two members, or y does not match the samples and outputs.
+        TypeError: y is not an array of real numbers, or `outputs` is not a variable of a dataset.
     """
     (samples, output), target = _read(outputs, over), real_numbers(y, "y")
     shape = outputs.sizes[samples], outputs.sizes[output]
     if target.shape != shape:
         raise ValueError(f"y must have one target per sample and output, shape {shape}, got {target.shape}")
     mean = outputs.mean(over)
-    # One slice of the averages lends the targets its axes and their labels.
+    # The targets take the axes and labels of one slice of the means.
     one = mean.isel({name: 0 for name in mean.dims if name not in (samples, output)}, drop=True)
     target = one.transpose(samples, output).copy(data=target)
     if shape[1] == 1:
         wrong = (mean * target).isel({output: 0}) <= 0
     else:
-        # NaN, where all members failed, would count as the largest.
+        # argmax would take NaN, where all members failed, as the largest.
         wrong = mean.fillna(-np.inf).argmax(output) != target.argmax(output)
     known = mean.notnull().all(output)
     return wrong.astype(float).where(known).mean(samples)

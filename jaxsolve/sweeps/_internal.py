@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Internal names that other packages of jaxsolve import."""
 
 from ._broken_power_law import FittedBrokenPowerLaw as FittedBrokenPowerLaw
 from .running._variables import LANE_VARIABLES as LANE_VARIABLES

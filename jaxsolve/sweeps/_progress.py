@@ -1,4 +1,4 @@
-"""The display of a running sweep, on standard error, and signals that stop it once the running batch is on disk."""
+"""The progress display of a sweep, on standard error, and signals that stop it once the running batch is on disk."""
 
 import datetime
 import importlib.util
@@ -14,21 +14,21 @@ import numpy as np
 
 log = logging.getLogger("jaxsolve")
 
-SECONDS = 10.0  # between two lines
-SHARE = 0.05  # of the time so far, at least, lies between them: the log of a long sweep stays short
+SECONDS = 10.0  # minimum interval between lines
+SHARE = 0.05  # minimum interval between lines, relative to the time so far: keeps the log of a long sweep short
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TOGETHER = 1.0  # seconds within which signals are one: `timeout` sends its own to the process and to its group
+TOGETHER = 1.0  # seconds within which signals count as one: `timeout` signals both the process and its group
 
 
 class Stopped(KeyboardInterrupt):
-    """A sweep has stopped in good order: its store is to keep every lane that ran."""
+    """A sweep was stopped cleanly: its store must keep every lane that has run."""
 
 
 class Signals:
-    """While it is entered, the first Ctrl-C or SIGTERM is only noted; one more than a second later interrupts.
+    """A context that defers the first Ctrl-C or SIGTERM; another one, more than a second later, interrupts.
 
-    Signals reach the main thread only: elsewhere, and where a signal is ignored or handled outside of Python, nothing
-    changes; nor where it is not active.
+    Only the main thread receives signals. Nothing changes in other threads, for signals that are ignored or handled
+    outside of Python, or if `active` is false.
     """
 
     def __init__(self, *, active: bool):
@@ -50,7 +50,7 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
-        # The signal was held back, and not dropped: it interrupts once everything is in the store.
+        # The signal was deferred, not dropped: it interrupts now that everything is in the store.
         if error == (None, None, None) and self._noted is not None:
             raise KeyboardInterrupt(f"stopped by {self._noted.name} after the last lane; the store is complete")
 
@@ -62,14 +62,14 @@ class Signals:
             raise KeyboardInterrupt("interrupted twice: the batch that was running is lost")
 
     def noted(self) -> bool:
-        """True if there was a signal; the log tells so, once."""
+        """True if there was a signal, which is logged once."""
         if self._noted is not None and not self._told:
             self._told = True
             log.warning("%s: the running batch is finished and written first; again to stop at once", self._noted.name)
         return self._noted is not None
 
     def check(self, missing: np.ndarray) -> None:
-        """Raises Stopped if there was a signal; it says how many lanes are missing."""
+        """Raises Stopped if there was a signal; the message says how many lanes are in the store."""
         if self._noted is not None:
             raise Stopped(
                 f"stopped by {self._noted.name}: {int(np.sum(~missing))} of {missing.size} lanes are in the store; "
@@ -78,28 +78,28 @@ class Signals:
 
 
 class Progress:
-    """Shows lanes done, their rate, the time left, and failures: by rich's bar, or a line now and then in a log.
+    """The display of lanes done, their rate, the time left and failures: rich's bar, or a line now and then.
 
-    Lanes that are not missing at the start tell nothing of the rate, and the first batch, which compiles, nothing of
-    the time left.
+    Lanes that were in the store at the start do not count for the rate, and the first batch, which includes
+    compilation, does not count for the time left.
     """
 
     def __init__(self, missing: np.ndarray, *, shown: bool):
         self._shown = shown
         self._total, self._before = missing.size, missing.size - int(missing.sum())
         self._done = self._failed = 0
-        self._first: tuple[float, int] | None = None  # when the first batch had run, and its lanes
+        self._first: tuple[float, int] | None = None  # the time after the first batch, and its number of lanes
         self._bar: Any = None
-        self._said: tuple[int, int] | None = None  # lanes done and failed in the last line
+        self._said: tuple[int, int] | None = None  # lanes done and failed, as last printed
 
     def __enter__(self) -> "Progress":
         self._begin = self._last = time.monotonic()
-        if self._shown and importlib.util.find_spec("rich") is not None:  # lines serve where it is not installed
+        if self._shown and importlib.util.find_spec("rich") is not None:  # without it, lines are printed
             import rich.console
             import rich.progress as parts
 
             console = rich.console.Console(file=sys.stderr)
-            if console.is_terminal or console.is_jupyter:  # rich has no bars for files and logs
+            if console.is_terminal or console.is_jupyter:  # rich draws no bars in files and logs
                 text = parts.TextColumn("{task.description}")
                 columns = parts.TextColumn("sweep"), parts.BarColumn(), text, parts.TimeElapsedColumn()
                 self._bar = parts.Progress(*columns, console=console)
@@ -115,7 +115,7 @@ class Progress:
             self._print()
 
     def add(self, lanes: int, failed: int) -> None:
-        """Counts lanes that have run, and those of them that failed."""
+        """Counts lanes that have run, and how many of them failed."""
         self._done += lanes
         self._failed += failed
         if self._first is None and lanes:
@@ -135,7 +135,7 @@ class Progress:
         if self._first is not None:
             since, compiled = self._first
             text += f"{self._done / max(passed, 1e-9):.3g}/s, "
-            if left and self._done > compiled:  # by what came after the batch that compiled
+            if left and self._done > compiled:  # from the rate after the first batch, which included compilation
                 text += f"{_duration(left * (time.monotonic() - since) / (self._done - compiled))} left, "
         return f"{text}{self._failed} failed"
 

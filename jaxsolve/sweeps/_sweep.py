@@ -1,4 +1,4 @@
-"""The third verb: one problem per cell of a grid. Plan, programs, batches, store: in this order."""
+"""The third verb, `sweep`: one problem per cell of a grid. It plans, compiles, runs batches and fills a store."""
 
 import contextlib
 import functools
@@ -32,16 +32,16 @@ from .store._zarr import HeldStore, JoinedStore
 if TYPE_CHECKING:
     import xarray
 
-LOW_TRUST = 2  # digits, below which a figure would show the error
+LOW_TRUST = 2  # digits; with fewer, the error would be visible in a figure
 
 
 class Hosts:
-    """The processes that `jax.distributed.initialize` has brought together: `sweep(..., executor=Hosts())`.
+    """The processes of `jax.distributed.initialize` as the executor of a sweep: `sweep(..., executor=Hosts())`.
 
-    Each calls the sweep with the same arguments, among them a store that all of them see, and runs its share of the
-    lanes on its own devices: chunks are dealt out in turn, for each static combination from another process on.
-    Process 0 holds the store and keeps other writers out. Every process returns the whole dataset, once it is there.
-    Without `jax.distributed` there is one process, which runs all lanes.
+    Each process calls the sweep with the same arguments and a store that all of them see, and runs its share of the
+    lanes on its own devices. Chunks are dealt out in turn, starting at another process for each static combination.
+    Process 0 holds the store and keeps other writers out. Every process returns the whole dataset once it is complete.
+    Without `jax.distributed`, one process runs all lanes.
 
     Example:
         >>> data = js.sweep(problem, axes, flow, ts, store="run.zarr", executor=js.sweeps.Hosts())  # doctest: +SKIP
@@ -66,53 +66,53 @@ def sweep(
     """Solves one problem per cell of a grid of named axes.
 
     Arguments:
-        problem_fn: makes the problem of a cell; its arguments are the names of the axes, but for those that only the
+        problem_fn: returns the problem of a cell; its arguments are the names of the axes, except those that only the
             dynamics depends on.
         axes: values by name, all combined; or `Zip(...)`, whose axes advance together; or a list of such dicts and
             Zips. Floats, arrays and ranges are traced and batched; ints, strings, bools and callables in a list are
             static: one compilation per combination of them.
         dynamics: as for `solve`, or a function of axes that returns it, such as
-            `lambda rate: js.Descent(optax.sgd(rate))`. An axis of strings lays several side by side.
+            `lambda rate: js.Descent(optax.sgd(rate))`. With an axis of strings, it can choose among several.
         ts, observe: as for `solve`; ts is 1-D.
         store: folder of a Zarr v3 store that is filled while the sweep runs. `xarray.open_zarr(store)` opens it at any
-            time; lanes that have not run are NaN, and -1 in `result` and `steps`. Ctrl-C and SIGTERM finish the running
-            batch first.
+            time; lanes that have not run are NaN, and -1 in `result` and `steps`. After Ctrl-C or SIGTERM, the running
+            batch is finished first.
 
     Other Arguments:
-        batch_size: lanes run together, on all devices; None chooses, or takes that of the store. One that was chosen is
-            halved, which the log tells, until a batch fits into memory.
-        devices: those of this process to run on, such as `jax.local_devices()[:2]`; None takes all. Results agree to
-            the integrator's tolerance whatever their number.
-        executor: where lanes run. None: in this process. A `dask.distributed.Client`: on the workers of its cluster,
-            which write their chunks of the store themselves, so it must be a folder that all of them see; without a
-            store they send their rows back. `js.sweeps.Hosts()`: in all processes of `jax.distributed`; it needs a
+        batch_size: number of lanes that run together, over all devices; None chooses it, or takes the store's. It is
+            halved whenever a batch does not fit into memory; the log says so.
+        devices: devices of this process to run on, such as `jax.local_devices()[:2]`; None takes all. Results on
+            different numbers of devices agree to the integrator's tolerance.
+        executor: where lanes run. None: in this process. A `dask.distributed.Client`: on the workers of its cluster.
+            They write their chunks of the store themselves, so it must be a folder that all of them see; without a
+            store, they send their rows back. `js.sweeps.Hosts()`: in all processes of `jax.distributed`; this needs a
             store.
-        resume: whether to carry on a store that an earlier run of the same plan left: only lanes that are missing run,
-            with the bits that they would have had. A store that is complete is returned without running anything.
-        retry_failed: whether lanes of the store that failed run again as well.
-        progress: whether to show lanes done, their rate, the time left and failures on standard error: a bar, or a line
-            now and then where that is no terminal.
+        resume: whether to continue a store that an earlier run of the same plan left. Only missing lanes run, and they
+            get the bits that they would have had then. A complete store is returned without running anything.
+        retry_failed: whether to run failed lanes of the store again as well.
+        progress: whether to show lanes done, their rate, the time left and failures on standard error: as a bar in a
+            terminal, as a line now and then elsewhere.
 
     Returns:
-        An `xarray.Dataset` with the axes in order, then `t`, then the observable's dimensions. Per lane `result`
-        (codes, named in its attributes), `steps`, `t_end`, `wall`, and `trust` where the dynamics gives certificates. A
-        lane never raises: failed lanes hold NaN from where they failed.
+        An `xarray.Dataset` with the axes in order, then `t`, then the observable's dimensions. Each lane also has
+        `result` (codes, named in its attributes), `steps`, `t_end`, `wall`, and `trust` if the dynamics gives
+        certificates. A lane never raises: a failed lane holds NaN from the time at which it failed.
 
     Raises:
         ValueError, TypeError: axes, ts, observables or options are not as above; the shape or dtype of an observable
             differs between static combinations.
         NotApplicable: the dynamics is a closed form for another kind of problem.
-        ValueError: the store was made by another plan (the message shows where they differ), or in an earlier format;
-            or other versions of libraries began it, and one of its lanes, run again, differs.
-        FileExistsError: the store is a file, or a folder of something else, or exists and `resume` is false.
+        ValueError: the store was made by another plan (the message shows the differences) or in an earlier format; or
+            it was begun with other versions of libraries, and one of its lanes, run again, differs.
+        FileExistsError: the store is a file or another kind of folder, or it exists and `resume` is false.
         BlockingIOError: another process is writing to the store; the message says which.
         OSError: the store cannot be written to, or the disk is full. What has run is kept.
-        RuntimeError: the cluster went away, or lost worker after worker to one batch. What has run is kept.
-        KeyboardInterrupt: after the batch that was running is in the store.
+        RuntimeError: the cluster is gone, or one batch killed several workers in a row. What has run is kept.
+        KeyboardInterrupt: the sweep was interrupted; it raises after the running batch is in the store.
 
     Warns:
-        UserWarning: the store was begun with another batch size, on another device, or by other versions; or there are
-            lanes whose certificate vouches for fewer than two digits.
+        UserWarning: the store was begun with another batch size, on another device, or with other versions; or the
+            certificates of some lanes vouch for fewer than two digits.
 
     Example:
         >>> def problem(gamma, seed):
@@ -138,10 +138,10 @@ def sweep(
     if retry_failed and (store is None or not resume):
         raise ValueError("retry_failed=True runs failed lanes of a store again: give store=, and leave resume=True")
     plan = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
-    # What is only in memory is lost with the process, so an interruption need not wait.
+    # Without a store, the results are lost with the process anyway, so an interrupt need not wait.
     signals = Signals(active=store is not None)
 
-    @functools.lru_cache(maxsize=1)  # a new store asks for the first program before that runs
+    @functools.lru_cache(maxsize=1)  # a new store needs the first program before it runs
     def trace(number: int, way: int | None, size: int | None) -> TracedGroup:
         return plan.trace(plan.groups[number]._replace(way=way), where, size)
 
@@ -152,15 +152,15 @@ def sweep(
         place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, devices=count)
     with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing
-        left = lambda: lanes.chunks.missing if hosts else lanes.missing  # of all processes
+        left = lambda: lanes.chunks.missing if hosts else lanes.missing  # for all processes together
         waiting = [number for number, group in enumerate(plan.groups) if missing[group.lanes].any()]
         if store is None:
-            # A store has this done where it begins; one that is resumed was checked then.
+            # A new store makes this check itself; a resumed one was checked when it was new.
             plan.check()
 
         def traced(number: int) -> Iterator[TracedGroup]:
             size = lanes.plan.size_of(plan.groups[number])
-            if elsewhere:  # workers see which ways lanes go
+            if elsewhere:  # workers measure which way each lane goes
                 yield trace(number, None, size)
                 return
             for group, mine in plan.ways(plan.groups[number], where).parts(lanes.missing):
@@ -182,7 +182,7 @@ def sweep(
                 lanes.record_hosts()
         data = lanes.dataset()
     if "trust" in data:
-        # Lanes that have not run (-1), or failed, say so by their result.
+        # Lanes that have not run (-1) or have failed are left out: their result says so.
         trust = data["trust"].values[(data["result"].values >= 0) & (data["result"].values < FIRST_FAILURE)]
         low = trust[trust < LOW_TRUST]
         if low.size:
@@ -197,13 +197,13 @@ def sweep(
 
 @contextlib.contextmanager
 def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
-    """The share of this process in a store that only process 0 opens; the others wait until it has, or has failed."""
+    """This process's share of a store that only process 0 opens; the others wait until it has done so or failed."""
     index, path, every = jax.process_index(), held.path, np.arange(held.plan.lanes)
     with contextlib.ExitStack() as stack:
         try:
             store = JoinedStore(path, held.plan, every, index=index) if index else stack.enter_context(held)
         except BaseException:
-            # The other processes wait for this call: without it they would hang where this one raises.
+            # The other processes wait for this call: without it, they would hang when this one raises.
             _announced(False)
             raise
         if not _announced(True):
@@ -216,7 +216,7 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
 
 
 def dealt(plan: Plan, blocks: GridBlocks, index: int, count: int) -> np.ndarray:
-    """The lanes that one of several processes runs: a flag for each cell of the grid."""
+    """A flag for each cell of the grid: whether process `index` of `count` runs this lane."""
     owner = np.zeros(len(blocks), int)
     for turn, group in enumerate(plan.groups):
         numbers = np.unique(blocks.of(group.lanes))
@@ -225,7 +225,7 @@ def dealt(plan: Plan, blocks: GridBlocks, index: int, count: int) -> np.ndarray:
 
 
 def _announced(begun: bool) -> bool:
-    """True if process 0 has begun; all processes call this once, and wait for each other here."""
+    """True if process 0 has begun. All processes call this once and wait for each other here."""
     from jax.experimental import multihost_utils
 
     return bool(multihost_utils.broadcast_one_to_all(np.int32(begun)))
