@@ -1,4 +1,4 @@
-"""Sweeps on the workers of a dask cluster: what this process does. `_workers` is what they do."""
+"""Sweeps on the workers of a dask cluster: the side of the calling process. `_workers` is their side."""
 
 import concurrent.futures
 import contextlib
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jaxsolve")
 
-LOOK = 0.1  # seconds between two looks at signals, or at what workers run
-REFILLS = 4  # batches of a task, where lanes that have finished make room for others
-ANSWER = 60.0  # seconds within which the scheduler says what workers run
-IDLE = 60.0  # seconds without news after which a look is taken at whether the workers do anything
-IDLE_LOOKS = 3  # looks in a row at an idle cluster after which the sweep gives up
+LOOK = 0.1  # seconds between checks of signals, or of running tasks
+REFILLS = 4  # batches per task, if new lanes take the places of finished ones
+ANSWER = 60.0  # seconds to wait until the scheduler says what workers run
+IDLE = 60.0  # seconds without news until the workers are checked for activity
+IDLE_LOOKS = 3  # checks in a row that find the cluster idle before the sweep gives up
 
 
 def require_client(executor: Any) -> None:
-    """Raises TypeError or ValueError for what cannot run a sweep."""
-    # Whoever has a client has imported the library.
+    """Raises TypeError or ValueError if `executor` cannot run a sweep."""
+    # No import: a user who has a client has imported the library.
     if not isinstance(executor, getattr(sys.modules.get("distributed"), "Client", ())):
         raise TypeError(
             "executor must be a dask.distributed.Client, or sweeps.Hosts() for the processes of jax.distributed, got "
@@ -53,14 +53,14 @@ def run_on(
     signals: Signals,
     tell: Callable[[int, int], None],
 ) -> None:
-    """Runs the lanes that a store misses on the workers of a cluster, and tells how many have run and have failed.
+    """Runs the missing lanes of a store on the workers of a cluster; `tell` gets the numbers that ran and failed.
 
-    Programs are traced here only to know their batches: workers trace theirs themselves. Signals are checked between
-    tasks: those that run are waited for, the others are dropped. Raises ValueError if a worker has other versions or
-    flags of XLA, RuntimeError if a batch ended several workers, the cluster went away, or its workers do nothing.
+    Programs are traced here only to find their batch sizes: workers trace their own. After a signal, running tasks are
+    finished and the others dropped. Raises ValueError if a worker has other versions or flags of XLA, RuntimeError if a
+    batch killed several workers, the cluster is gone, or its workers do nothing.
     """
     conditions = Conditions.here()
-    promised = np.zeros(store.plan.lanes, bool)  # what workers say that they have written
+    promised = np.zeros(store.plan.lanes, bool)  # lanes that workers report as written
     sizes: dict[str, int] = {}  # lanes per batch, by group
     disk = store if isinstance(store, HeldStore) else None
     confirm = (lambda check: None) if disk is None else functools.partial(disk.confirm, promised)
@@ -92,7 +92,7 @@ def run_on(
             lanes, sizes[program.group.name] = program.group.lanes, program.size
             left, size = lanes[store.missing[lanes]], program.size * (REFILLS if program.runner.refills else 1)
             pieces = (left[start : start + size] for start in range(0, len(left), size))
-            # Where tasks write chunks, they have whole ones.
+            # Tasks that write chunks themselves get the lanes of whole chunks.
             for part in pieces if disk is None else disk.chunks.blocks.parts(left, size):
                 tasks.begin(program.group.name, program.size, part)
             take()
@@ -105,7 +105,7 @@ def run_on(
 
 
 class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
-    """The tasks of a sweep on a cluster; none of them runs any more when it is left."""
+    """The tasks of a sweep on a cluster: a context that ends them when it exits."""
 
     def __init__(self, client: "distributed.Client", blob: bytes):
         with needs("sweeps", "a cluster"):
@@ -113,13 +113,13 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
             import distributed
 
         self.left: set[Any] = set()  # keys of tasks
-        self._client: Any = client  # whose methods, to type checkers, may be asynchronous
+        self._client: Any = client  # to type checkers, its methods might be asynchronous
         self._completed = distributed.as_completed(loop=client.loop, with_results=True, raise_errors=False)
         self._next_look = time.monotonic() + IDLE
         self._idle_looks = 0  # in a row
-        self._manned = bool(self._client.scheduler_info(n_workers=-1)["workers"])  # whether there have been workers
-        self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look
-        # As a task's result, workers pass it on to each other, and a worker that is lost does not take it along.
+        self._manned = bool(self._client.scheduler_info(n_workers=-1)["workers"])  # whether there was ever a worker
+        self._seen: dict[str, Any] = {}  # when each worker was last heard from, as of the last check
+        # As the result of a task, the blob is passed between workers, and survives the loss of one.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": f"{2 * len(blob) + 2**20} B"}):
             self._blob = client.submit(bytes, blob, pure=False)
 
@@ -132,13 +132,13 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         self._blob.release()
 
     def begin(self, group: str, size: int, lanes: np.ndarray) -> None:
-        """Sends the lanes of a task."""
+        """Submits a task that runs these lanes."""
         future = self._client.submit(work, self._blob, group, size, lanes, pure=False)
         self.left.add(future.key)
         self._completed.add(future)
 
     def ended(self) -> Iterator[Receipt]:
-        """The receipts of tasks that have ended since; RuntimeError if one ended its workers, or the cluster went."""
+        """The receipts of newly ended tasks; RuntimeError if one killed its workers, or the cluster is gone."""
         from distributed import KilledWorker
 
         for future, receipt in self._completed.next_batch(block=False):
@@ -158,9 +158,9 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
             yield found
 
     def require_work(self) -> None:
-        """Looks, now and then, at whether workers work; RuntimeError if not, for minutes.
+        """Checks once in a while that workers are busy; RuntimeError if none has been for minutes.
 
-        Workers that have yet to come may stand in a queue, for hours: they are waited for.
+        Workers that have not started yet may be queued for hours: they are waited for.
         """
         if time.monotonic() < self._next_look:
             return
@@ -179,7 +179,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
             said = "all workers of the cluster are gone; %d batches wait for others, for %.0f s more"
             log.warning(said, len(self.left), (IDLE_LOOKS - self._idle_looks) * IDLE)
             return
-        # A worker that has sent no news since the last look may be busy: it does not count as idle.
+        # A worker not heard from since the last check may be busy: it does not count as idle.
         unknown = {"executing": 1}
         idle = [
             facts["last_seen"] != self._seen.get(name)
@@ -197,23 +197,23 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
             )
 
     def stop(self) -> None:
-        """Drops the tasks that have not begun and waits for the others, of which what they write stays."""
+        """Drops the tasks that have not begun and waits for the others, whose results are kept."""
         left = set(self.left)
         if left:
             self._client.cancel([*self._completed.futures])
             self.left.clear()
-            with contextlib.suppress(OSError, RuntimeError):  # the cluster has gone, and with it the tasks
+            with contextlib.suppress(OSError, RuntimeError):  # the cluster is gone, and its tasks with it
                 quiet = 0
-                while quiet < 2:  # one that was about to begin is seen the second time
+                while quiet < 2:  # the second check sees a task that was about to begin
                     time.sleep(LOOK)
-                    ask = self._client.scheduler.call_stack  # as client.call_stack does, but not for ever
+                    ask = self._client.scheduler.call_stack  # like client.call_stack, but with a timeout
                     stacks = self._client.sync(ask, keys=None, callback_timeout=ANSWER)
                     busy = any(left & of_worker.keys() for of_worker in stacks.values())
                     quiet = 0 if busy else quiet + 1
 
 
 def _require_versions(client: "distributed.Client", conditions: Conditions) -> None:
-    """Raises ValueError if a worker that is there cannot take part."""
+    """Raises ValueError if a present worker has other versions."""
     versions: Any = client.get_versions(packages=list(LIBRARIES))
     if not versions["workers"]:
         log.warning("the cluster has no workers; the sweep waits until there are some")

@@ -1,4 +1,4 @@
-"""The work of the workers of a dask cluster in a sweep, and what they need for it."""
+"""The part of a sweep that runs on the workers of a dask cluster, and the data it needs."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ from ..store._zarr import JoinedStore
 
 
 FLAGS = "XLA_FLAGS"
-# Of JAX, what decides the bits of a result.
+# Settings of JAX that decide the bits of a result.
 SETTINGS = (
     "enable_x64",
     "default_matmul_precision",
@@ -37,20 +37,20 @@ SETTINGS = (
 
 
 class Receipt(NamedTuple):
-    """For lanes that have run on a worker."""
+    """A record of lanes that have run on a worker."""
 
     lanes: np.ndarray  # flat indices
-    origin: Origin  # if they ran in batches of several sizes, of the last
-    failed: int  # how many of them failed
-    batches: tuple[Batch, ...]  # their rows, if they were sent back
+    origin: Origin  # of the last batch, if batches had several sizes
+    failed: int  # number of failed lanes
+    batches: tuple[Batch, ...]  # their rows, if they are sent back
 
 
 class Conditions(NamedTuple):
-    """The conditions that decide the bits of a result in a process, and must be the same in all that take part."""
+    """The conditions that decide the bits of a result in a process; all processes of a sweep must share them."""
 
     settings: dict[str, Any]  # of JAX, by name
     flags: str  # of XLA
-    versions: dict[str, str]  # of libraries, and of Python to its second number
+    versions: dict[str, str]  # of libraries; of Python, only major and minor
 
     @staticmethod
     def here() -> "Conditions":
@@ -62,14 +62,14 @@ class Conditions(NamedTuple):
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """While it is entered, JAX has these settings in this thread."""
+        """A context in which JAX has these settings, in this thread."""
         with contextlib.ExitStack() as stack:
             for name, value in self.settings.items():
                 stack.enter_context(getattr(jax, name)(value))
             yield
 
     def adopt_flags(self, where: str, *, fresh: bool) -> None:
-        """Takes over the flags of XLA, which reads them once: raises ValueError unless the process is fresh."""
+        """Sets the flags of XLA. It reads them only once: ValueError if they differ and the process is not fresh."""
         present = os.environ.get(FLAGS, "")
         if present != self.flags and not fresh:
             raise ValueError(
@@ -80,7 +80,7 @@ class Conditions(NamedTuple):
             os.environ[FLAGS] = self.flags
 
     def require_versions(self, found: dict[str, str | None], where: str) -> None:
-        """Raises ValueError unless another process has the same libraries."""
+        """Raises ValueError unless another process has the same versions."""
         wrong = [
             f"{name} {found.get(name) or 'missing'} instead of {version}"
             for name, version in self.versions.items()
@@ -94,30 +94,30 @@ class Conditions(NamedTuple):
 
 
 def short(version: str) -> str:
-    """The first two numbers of a version."""
+    """The major and minor numbers of a version."""
     return ".".join(version.split(".")[:2])
 
 
 def packed(plan: Plan, store: tuple[Path, str] | None, conditions: Conditions) -> bytes:
-    """The bytes that all tasks of a sweep share; functions and classes that a worker cannot import travel by value.
+    """The pickled data that all tasks of a sweep share, with functions and classes that workers cannot import.
 
-    The store is its path and its identity; None sends lanes back.
+    `store` is the store's path and identity; None makes workers send lanes back.
     """
     import cloudpickle
 
-    # A plan without what it has worked out: that would travel with it.
+    # A copy of the plan without its cached properties, which would be pickled with it.
     return pickle.dumps((conditions, cloudpickle.dumps((dataclasses.replace(plan), store))))
 
 
 def work(blob: bytes, group: str, size: int, lanes: np.ndarray) -> Receipt:
-    """Runs some lanes of a group, in batches of `size`, and leaves them where `packed` was told."""
+    """Runs some lanes of a group, in batches of `size`; rows go to the store given to `packed`, or into the receipt."""
     with _beginning:
         worker = _worker(blob)
     return worker.run(group, size, lanes)
 
 
 class _Worker:
-    """A sweep in one worker, where each group is compiled once. The first sweep of a process finds it fresh."""
+    """A sweep on one worker, where each group is compiled once. The process is fresh in its first sweep."""
 
     def __init__(self, blob: bytes):
         import cloudpickle
@@ -125,7 +125,7 @@ class _Worker:
 
         where = f"the worker {get_worker().address}"
         self._conditions, content = pickle.loads(blob)
-        self._conditions.require_versions(dict(Conditions.here().versions), where)  # it may have come later
+        self._conditions.require_versions(dict(Conditions.here().versions), where)  # it may have joined late
         self._conditions.adopt_flags(where, fresh=not _worker.cache_info().currsize)
         self._compiling = threading.Lock()
         self._compiled: dict[tuple[str, int | None, int], ShrinkingProgram] = {}
@@ -175,4 +175,4 @@ class _Worker:
 
 
 _worker = functools.lru_cache(maxsize=1)(_Worker)
-_beginning = threading.Lock()  # several threads of a process may run tasks, which share what they compile
+_beginning = threading.Lock()  # tasks in several threads of a process share one worker object

@@ -59,10 +59,10 @@ class Argument:
 
     @property
     def labels(self) -> np.ndarray:
-        """The values as a coordinate: numbers, or text."""
+        """The values as a coordinate: numbers or text."""
         if self.traced or all(isinstance(value, int | float) for value in self.values):
             return np.asarray(self.values)
-        # NumPy's strings of variable length: the kind that Zarr v3 has a specification for.
+        # NumPy's variable-length strings are the kind that Zarr v3 specifies.
         text = [value if isinstance(value, str) else label(value) for value in self.values]
         return np.asarray(text, dtype=np.dtypes.StringDType())
 
@@ -73,15 +73,15 @@ class Group(NamedTuple):
     static: dict[str, Any]
     lanes: np.ndarray  # flat indices into the grid
     cells: dict[str, Array | np.ndarray]  # traced arguments, one row per lane
-    name: str  # in manifests: the number of its first lane
-    way: int | None = None  # of a dynamics that becomes one of several: which; None before that is measured
+    name: str  # as in manifests: the number of its first lane
+    way: int | None = None  # which dynamics its lanes use, if there are several to choose from; None until measured
 
 
 def read_axes(axes: Any) -> tuple[Zip, ...]:
-    """Reads a mapping of named values, or a sequence of mappings and `Zip`s: a `Zip`, of one or more, for each axis.
+    """The axes given by a mapping of named values, or a sequence of mappings and `Zip`s: one `Zip` for each axis.
 
     Floats, arrays and ranges are traced; ints, strings, bools and callables in a list are static. Raises TypeError for
-    what is of another kind, ValueError if there are no axes, one is empty, or a name appears twice.
+    anything else, ValueError if there are no axes, one is empty, or a name appears twice.
     """
     parts = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
     read: list[Zip] = []
@@ -97,7 +97,7 @@ def read_axes(axes: Any) -> tuple[Zip, ...]:
     names = [argument.name for axis in read for argument in axis.arguments]
     if not names:
         raise ValueError("a sweep needs at least one axis")
-    dims = [axis.dim for axis in read if len(axis.arguments) > 1]  # of an axis alone it is the argument's name
+    dims = [axis.dim for axis in read if len(axis.arguments) > 1]  # a single axis is named like its argument
     twice = sorted({name for name in names + dims if (names + dims).count(name) > 1})
     if twice:
         raise ValueError(
@@ -107,7 +107,7 @@ def read_axes(axes: Any) -> tuple[Zip, ...]:
 
 
 def groups(axes: tuple[Zip, ...]) -> list[Group]:
-    """Splits the grid, in C order, into groups of equal static arguments."""
+    """The groups of lanes with equal static arguments, in C order of the grid."""
     shape, found = tuple(len(axis) for axis in axes), []
     grid = np.arange(math.prod(shape)).reshape(shape)
     for choice in itertools.product(*([slice(None)] if axis.traced else range(len(axis)) for axis in axes)):
@@ -136,7 +136,7 @@ def _argument(name: str, values: Any) -> Argument:
         raise TypeError(f"the values of axis {name!r} must be a list, a range or a 1-D array, got {describe(values)}")
     if len(values) == 0:
         raise ValueError(f"axis {name!r} has no values")
-    # In Python a bool is an int, but as a value of an axis it is static.
+    # A bool is an int in Python, but bools on an axis are static.
     numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in values)
     if numbers and any(isinstance(v, float | np.floating) for v in values):
         return _traced(name, np.asarray([float(v) for v in values]))
@@ -159,11 +159,11 @@ def _traced(name: str, values: Any) -> Argument:
         raise TypeError(f"axis {name!r} must hold real numbers, got {describe(values)}")
     if not np.all(np.isfinite(known)):
         raise ValueError(f"axis {name!r} holds NaN or infinite values: {known.tolist()}")
-    with np.errstate(over="ignore"):  # it is refused below
+    with np.errstate(over="ignore"):  # overflow is rejected below
         array = jnp.asarray(values)
     kept = np.asarray(array)
     switch = "or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
-    # Floats may be rounded, but not overflow; integers must stay what they are, for a narrower type wraps around.
+    # Floats may be rounded but must not overflow; integers must stay exact, since a narrower type wraps around.
     lost = ~np.isfinite(kept) if known.dtype.kind == "f" else kept != known
     if np.any(lost):
         first = known[lost][0]
@@ -177,7 +177,7 @@ def _traced(name: str, values: Any) -> Argument:
 
 
 def rows_at(columns: Mapping[str, Any], places: Any) -> dict[str, Any]:
-    """Some rows, on the host."""
+    """The rows at some places, on the host."""
     return {name: np.asarray(values)[places] for name, values in columns.items()}
 
 

@@ -10,22 +10,22 @@ import numpy as np
 from ._axes import Zip
 
 
-MAX_CHUNK_BYTES = 2**28  # a chunk is held in memory, and compressed, as a whole
+MAX_CHUNK_BYTES = 2**28  # a chunk is held in memory and compressed as a whole
 
 
 @dataclasses.dataclass(frozen=True)
 class GridBlocks:
-    """The grid of a sweep, cut into blocks of lanes: one chunk of every variable each.
+    """The grid of a sweep, cut into blocks of lanes. A block is one chunk of every variable.
 
-    The last blocks may be cut off by the grid.
+    The last blocks along an axis may be smaller.
     """
 
     grid: tuple[int, ...]  # lanes along each axis
-    block: tuple[int, ...]  # the same of a block
+    block: tuple[int, ...]  # lanes of a block along each axis
 
     @functools.cached_property
     def counts(self) -> tuple[int, ...]:
-        """Blocks along each axis."""
+        """The number of blocks along each axis."""
         return tuple(math.ceil(n / b) for n, b in zip(self.grid, self.block, strict=True))
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class GridBlocks:
         return np.asarray(np.ravel_multi_index(tuple(places), self.counts))
 
     def place(self, number: int) -> tuple[int, ...]:
-        """The place of a block among the blocks, along each axis."""
+        """The index of a block along each axis."""
         return tuple(int(i) for i in np.unravel_index(number, self.counts))
 
     def region(self, number: int) -> tuple[slice, ...]:
@@ -47,17 +47,17 @@ class GridBlocks:
         )
 
     def lanes(self, number: int) -> np.ndarray:
-        """The flat indices of a block's lanes, in the order of its rows, which is rising."""
+        """The flat indices of a block's lanes, in the order of its rows, which is ascending."""
         ranges = [np.arange(part.start, part.stop) for part in self.region(number)]
         return np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), self.grid).ravel()
 
     def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
-        """Cuts lanes into parts that share no block: whole blocks, as many as have no more than `size` lanes."""
+        """Cuts lanes into parts of whole blocks, each as large as possible with at most `size` lanes."""
         numbers = self.of(lanes)
-        # Stable, so that the lanes of a block keep their order.
+        # A stable sort keeps the order of the lanes in a block.
         order, begin, last = np.argsort(numbers, kind="stable"), 0, 0
         for end in (*(np.flatnonzero(np.diff(numbers[order])) + 1), len(lanes)):
-            # A block of more than `size` lanes is a part by itself.
+            # A block of more than `size` lanes is a part of its own.
             if end - begin > size and last > begin:
                 yield lanes[order[begin:last]]
                 begin = last
@@ -67,10 +67,10 @@ class GridBlocks:
 
 
 def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> GridBlocks:
-    """Cuts a grid into blocks of at most `batch_size` lanes of equal static arguments.
+    """Cuts a grid into blocks of at most `batch_size` lanes with equal static arguments.
 
-    The last traced axes stay whole as far as they fit, by the bytes of a lane's largest variable too; the first that
-    does not is cut into equal parts. So a block's lanes follow each other in the order in which lanes run.
+    From the last axis backward, traced axes stay whole while they fit (also into `MAX_CHUNK_BYTES`, by the bytes of a
+    lane's largest variable); the next one is cut into equal parts. So lanes of a block run one after another.
     """
     room = max(1, min(batch_size, MAX_CHUNK_BYTES // max(lane_bytes, 1)))
     block = []

@@ -1,4 +1,4 @@
-"""Widths that share one compilation: arrays of one size for all of them."""
+"""Widths that share one compilation, with arrays of one size for all of them."""
 
 import dataclasses
 import inspect
@@ -15,16 +15,16 @@ from ._axes import Argument, read_axes, Zip
 
 @dataclasses.dataclass(frozen=True)
 class PaddedProblem:
-    """A function of problems that is given some of its arguments as `nets.Padded`."""
+    """A problem function that receives some of its arguments as `nets.Padded`."""
 
     problem_fn: Callable[..., Problem]
-    sizes: Mapping[str, int]  # of the arrays, by argument
+    sizes: Mapping[str, int]  # sizes of the arrays, by argument
 
     @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.problem_fn)
 
-    # The slash lets an axis be called `self`.
+    # The slash allows an axis with the name `self`.
     def __call__(self, /, **cell: Any) -> Problem:
         widths = {name: Padded(cell[name], size) for name, size in self.sizes.items()}
         return self.problem_fn(**(cell | widths))
@@ -37,13 +37,13 @@ def padded(
 ) -> tuple[PaddedProblem, list[Zip]]:
     """Lets all widths along axes share one compilation: `sweep(*padded(problem, axes, "width"), dynamics, ts)`.
 
-    Each of these axes becomes a traced one, and the function gets its values as `nets.Padded`, in arrays of the size of
-    the largest. It can give them to `MLP`, `TwoLayerLinear` and `DeepLinear` in the place of integers, and calculate
-    with them. Every lane then costs what the widest does.
+    These axes become traced, and the function gets their values as `nets.Padded`, with arrays of the largest size. It
+    can pass them to `MLP`, `TwoLayerLinear` and `DeepLinear` in place of integers, and calculate with them. Every lane
+    then costs as much as the widest.
 
     Arguments:
         problem_fn, axes: as for `sweep`.
-        names: of axes that hold widths.
+        names: the names of the axes that hold widths.
 
     Returns:
         The function and the axes, for `sweep` and `plan`. Coordinates of the dataset are the plain widths.

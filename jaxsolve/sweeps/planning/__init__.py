@@ -1,1 +1,1 @@
-"""A sweep before it runs: checked, counted, and told apart from others."""
+"""A sweep before it runs: its checks, its costs, and its identity."""

@@ -1,4 +1,4 @@
-"""The differences of two plans, in words."""
+"""The differences between two plans, in words."""
 
 import json
 import math
@@ -10,17 +10,17 @@ from ._identity import plan_facts, plan_settings
 from ._plan import Plan
 
 
-ANYTHING = "*"  # what a person writes into a manifest for what need not agree
+ANYTHING = "*"  # users write it into a manifest, for a field that need not agree
 SHOWN = 8  # differences in one message
 ABSENT = object()
 PROGRAMS = {"problem": "the problem's program", "run": "the program of dynamics and observables"}
 
 
 def differences(old: Any, new: Any, tolerance: float = 0.0, path: str = "") -> Iterator[str]:
-    """The differences of two pieces of JSON, one line per place: its name, what is in the store, what it is now.
+    """The differences between two JSON values, one line per field: its name, its value in the store, its value now.
 
-    A field that is "*" in the store agrees with everything. Floats agree to the tolerance: another machine rounds
-    `jnp.geomspace` in its own way.
+    A field that is "*" in the store agrees with everything. Floats need agree only to the tolerance: machines round
+    `jnp.geomspace` differently.
     """
     if old == ANYTHING:
         return
@@ -38,7 +38,7 @@ def differences(old: Any, new: Any, tolerance: float = 0.0, path: str = "") -> I
 def _same(old: Any, new: Any, tolerance: float) -> bool:
     if isinstance(old, float) and isinstance(new, float):
         return math.isclose(old, new, rel_tol=tolerance)
-    kinds = float, bool  # integers are not the floats, and truth values not the integers, that they equal
+    kinds = float, bool  # 1 == 1.0 == True in Python, but they differ here
     return old == new and all(isinstance(old, kind) == isinstance(new, kind) for kind in kinds)
 
 
@@ -50,22 +50,22 @@ def _short(value: Any) -> str:
 
 
 def _in_programs(old: Any, new: list[dict[str, Any]]) -> Iterator[str]:
-    """In which groups of lanes programs differ; the groups are the same, as the axes are."""
+    """The groups of lanes whose programs differ, one line each. Axes agree, so both plans have the same groups."""
     if old == ANYTHING:
         return
     for before, now in zip(old, new, strict=True):
         group = ", ".join(f"{name} = {value}" for name, value in now["static"].items())
-        # The program of a run holds that of its problem.
+        # The program of a run contains its problem, so the problem comes first.
         changed = next((said for part, said in PROGRAMS.items() if before[part] != now[part]), None)
         if changed:
             yield f"{changed} differs{f' in group {group}' if group else ''}"
 
 
 def require_same_plan(path: Path, manifest: Path, old: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """The facts of a plan; raises ValueError, showing the differences, if those in a store are of another one.
+    """The facts of a plan; raises ValueError with the differences if the store has those of another one.
 
-    Programs are compared where the same versions traced them. What the function of problems is called, or the table of
-    a config, matters only for telling why they differ.
+    Programs are compared only if the same versions traced them. The name of the problem function, or the table of a
+    config, only helps to explain why programs differ.
     """
     new = plan_settings(plan)
     told = lambda facts: {key: facts[key] for key in new if key not in ("problem_fn", "versions")}

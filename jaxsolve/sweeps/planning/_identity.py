@@ -1,6 +1,6 @@
 """The identity of a plan, as JSON: its settings, and digests of the programs that its lanes trace to.
 
-Helpers, modules, captured arrays, files and settings all end in a program, so nothing need be said of them apart.
+Helper functions, modules, captured arrays, files and settings all end up in a program, so they need no digests.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from ..running._runner import lane_of
 from ._plan import Plan
 
 
-# Those that take part in tracing a program or in running it.
+# Libraries that help to trace or run a program.
 LIBRARIES = ("jaxsolve", "jax", "jaxlib", "equinox", "diffrax", "lineax", "optimistix", "optax", "numpy")
-LISTED = 10_000  # numbers of an array that are written out, and agree to rounding; of longer ones there is a digest
-DIGITS = 16  # of a digest: enough to tell versions of a program apart
+LISTED = 10_000  # arrays up to this size are written out, and need agree only to rounding; larger ones get a digest
+DIGITS = 16  # of a digest: enough to distinguish versions of a program
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
@@ -40,7 +40,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def plan_settings(plan: Plan) -> dict[str, Any]:
-    """The same but for the programs."""
+    """The same facts without the programs."""
     config: Any = jax.config
     values = lambda item: {"traced": np.asarray(item.values)} if item.traced else {"static": list(item.values)}
     return {
@@ -49,7 +49,7 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
         "dynamics": {"name": plan.name, "settings": describe_value(plan.dynamics)},
         "ts": describe_value(plan.ts),
         "observe": {item.name: describe_value(item) for item in plan.observables},
-        # Settings of JAX that decide its random numbers, or how products are rounded.
+        # Settings of JAX that decide random numbers or the rounding of products.
         "precision": {
             "x64": config.jax_enable_x64,
             "matmul": str(config.jax_default_matmul_precision),
@@ -62,9 +62,9 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
 
 
 def _programs(plan: Plan, group: Group) -> dict[str, Any]:
-    """The digests of what a lane of a group computes: its problem alone, and its whole run."""
+    """Digests of what a lane of a group computes: its problem alone, and its whole run."""
     builder = Builder(plan.problem_fn, plan.dynamics, group)
-    # A function that makes the dynamics is traced together with the one of problems: not where that stands alone.
+    # A builder traces a function that makes the dynamics together with problem_fn; the problem alone leaves it out.
     fixed = isinstance(plan.dynamics, AbstractDynamics)
     alone = builder if fixed else Builder(plan.problem_fn, builder.dynamics, group)
 
@@ -72,7 +72,7 @@ def _programs(plan: Plan, group: Group) -> dict[str, Any]:
         made, _ = alone.lane(alone.leaves(cell))
         return made.outputs(made.params), made.objective(made.params)
 
-    # One step stands for all. Times are an input, for another machine may round them in its own way.
+    # One step stands for all. Times are an input, since another machine may round them differently.
     def run(cell: dict[str, Array], ts: Float[Array, " times"]) -> Any:
         made, dynamics = builder.lane(builder.leaves(cell))
         if isinstance(dynamics, AbstractRandomAccess):
@@ -93,20 +93,20 @@ def _programs(plan: Plan, group: Group) -> dict[str, Any]:
 def program_text(program: ClosedJaxpr | Jaxpr) -> str:
     """A traced program as text that is the same in every process.
 
-    Not `str(program)`: that leaves constants out, and prints a part once or twice by whether JAX has it cached.
+    `str(program)` is not: it omits constants, and prints a part once or twice depending on JAX's cache.
     """
     numbers: dict[Any, int] = {}
 
     def operand(atom: Any) -> str:
         return _value(atom.val) if hasattr(atom, "val") else f"v{numbers.setdefault(atom, len(numbers))}:{atom.aval}"
 
-    # An open program, as JAX 0.8 has them inside of others, has inputs in place of constants.
+    # An open program, such as JAX 0.8 nests in others, has inputs in place of constants.
     jaxpr, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
     known = zip(jaxpr.constvars, constants, strict=isinstance(program, ClosedJaxpr))
     lines = [f"{operand(variable)} = {_value(value)}" for variable, value in known]
     lines.append(f"inputs {[*map(operand, jaxpr.invars)]}")
     for equation in jaxpr.eqns:
-        # A function may be renamed.
+        # Renaming a function changes no result.
         params = {key: _value(value) for key, value in sorted(equation.params.items()) if key != "name"}
         found, given = [*map(operand, equation.outvars)], [*map(operand, equation.invars)]
         lines.append(f"{found} = {equation.primitive} {params} {given}")
@@ -114,31 +114,31 @@ def program_text(program: ClosedJaxpr | Jaxpr) -> str:
 
 
 def _value(value: Any) -> str:
-    """A constant or a parameter of an equation as text; of arrays and of programs inside of a program, a digest."""
+    """A constant or a parameter of an equation as text; arrays and nested programs become digests."""
     if hasattr(value, "eqns"):
         return digest(program_text(value))
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return f"{jax.random.key_impl(value)} {_value(jax.random.key_data(value))}"
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = concrete(value)
-        if array is None:  # an input of a program around this one
+        if array is None:  # an input of an enclosing program
             return f"{value.dtype}{value.shape}"
         return f"{array.dtype}{array.shape} {digest(array.tobytes())}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_value, value))}]"
-    # Addresses of objects are others in every process.
+    # Addresses of objects differ between processes.
     return ADDRESS.sub("", repr(value))
 
 
 def digest(content: str | bytes) -> str:
-    """A digest of a text."""
+    """The digest of a text or of bytes."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:DIGITS]
 
 
 def describe_value(value: Any) -> Any:
-    """Settings as JSON: numbers, text, containers and the fields of dataclasses; of anything else, what it is called.
+    """Settings as JSON: numbers, text, containers and the fields of dataclasses; anything else becomes its name.
 
-    What a function does shows in the programs.
+    The programs show what a function does.
     """
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return {"key": jax.random.key_data(value).tolist(), "impl": str(jax.random.key_impl(value))}
@@ -149,7 +149,7 @@ def describe_value(value: Any) -> Any:
         facts = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": digest(array.tobytes())}
         return describe_value(array.tolist()) if array.size <= LISTED else facts
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has none
+        return str(value)  # JSON has neither NaN nor infinity
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -158,8 +158,8 @@ def describe_value(value: Any) -> Any:
         return [describe_value(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind, names = type(value), [field.name for field in dataclasses.fields(value)]
-        # Arguments that a field does not hold as they were given, such as the rate that an optimizer shows.
-        given = inspect.signature(kind.__init__).parameters  # an instance may show the signature of what it calls
+        # Arguments that no field holds as given, but a property does, such as the rate of an optimizer.
+        given = inspect.signature(kind.__init__).parameters  # an instance may have the signature of what it wraps
         names += [name for name in given if isinstance(getattr(kind, name, 0), property)]
         fields = {name: describe_value(getattr(value, name, None)) for name in names}
         return {"type": kind.__qualname__, **fields}

@@ -1,4 +1,4 @@
-"""A sweep before it runs: its arguments read and checked, its lanes counted, and what they hold and cost estimated."""
+"""A sweep before it runs: its arguments are checked, its lanes counted, and their memory and cost estimated."""
 
 import dataclasses
 import functools
@@ -32,14 +32,14 @@ SHOWN = 12  # groups in a description
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Plan:
-    """A sweep of which nothing has run. Made by `plan`.
+    """A sweep that has not run yet, made by `plan`.
 
     Attributes:
-        problem_fn: makes the problem of a cell.
-        axes: of the grid.
+        problem_fn: returns the problem of a cell.
+        axes: the axes of the grid.
         dynamics, observables, batch_size: as given to the sweep.
-        ts: the times to save at, of the default float.
-        sizes: by name of a group, the lanes of a batch that a store has noted; None chooses.
+        ts: the times to save at, in the default float dtype.
+        sizes: the batch size that a store has recorded for each group, by the group's name; None chooses.
     """
 
     problem_fn: Callable[..., Problem]
@@ -60,12 +60,12 @@ class Plan:
 
     @property
     def lanes(self) -> int:
-        """Cells of the grid."""
+        """The number of cells of the grid."""
         return math.prod(len(axis) for axis in self.axes)
 
     @property
     def name(self) -> str:
-        """The name of the dynamics in messages; a function of axes is named by the axes that it takes."""
+        """The name of the dynamics in messages; a function of axes is named after the axes that it takes."""
         if isinstance(self.dynamics, AbstractDynamics):
             return self.dynamics.name
         names = [item.name for axis in self.axes for item in axis.arguments]
@@ -73,17 +73,17 @@ class Plan:
 
     @functools.cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The lanes of equal static arguments, which share a compilation."""
+        """The groups of lanes with equal static arguments, which share a compilation."""
         return tuple(groups(self.axes))
 
     def size_of(self, group: Group) -> int | None:
-        """The lanes of a group to run together; None chooses."""
+        """The batch size of a group; None chooses."""
         return self.sizes.get(group.name) if self.batch_size is None else self.batch_size
 
     def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> TracedGroup:
-        """Traces the program of a group: for the devices of this process and the plan's size, if none are given.
+        """The traced program of a group, by default for the devices of this process and the plan's batch size.
 
-        Where lanes may go several ways, and the group names none, it says what lanes are like, and does not run.
+        If lanes may choose among several integrators and the group has no `way`, it shows shapes but cannot run.
         """
         size = self.size_of(group) if size is None else size
         program = trace_group(self.problem_fn, group, self.dynamics, self.observables, self.ts, size, devices)
@@ -91,14 +91,14 @@ class Plan:
         return program
 
     def ways(self, group: Group, devices: Devices | None = None) -> Ways:
-        """Parts a group into those whose lanes share an integrator: on the devices of this process, if not given."""
+        """What splits a group into parts whose lanes share an integrator, by default on the devices of this process."""
         devices = read_devices(None) if devices is None else devices
         return Ways(Builder(self.problem_fn, self.dynamics, group), group, self.ts, devices)
 
     def check(self) -> None:
-        """Raises TypeError where axes are not the arguments of problem_fn, ValueError where groups see other shapes."""
+        """Raises TypeError if axes are not the arguments of problem_fn, ValueError if groups observe other shapes."""
         names = [item.name for axis in self.axes for item in axis.arguments]
-        if not isinstance(self.dynamics, AbstractDynamics):  # axes of the dynamics alone are none of problem_fn
+        if not isinstance(self.dynamics, AbstractDynamics):  # problem_fn does not get axes of the dynamics alone
             mine, others = taken(self.problem_fn, names), taken(self.dynamics, names)
             names = [name for name in names if name in mine or name not in others]
         require_arguments(self.problem_fn, names, "problem_fn")
@@ -118,13 +118,13 @@ class Plan:
     def describe(self) -> str:
         """Lanes, compilations, and estimates of memory and cost, as text. Compiles and runs nothing.
 
-        The memory is that of a batch on the devices of this process: parameters and states of the lanes that march at
-        the same time (on processors one per core, on accelerators all), and what is observed of all. What a step works
-        with (for `FunctionSpace` some matrices of n c by n c) comes on top.
+        The memory is for a batch on the devices of this process: parameters and states of the lanes that march at the
+        same time (one per core on CPUs, all on accelerators), and the observed values of all lanes. The working memory
+        of a step (for `FunctionSpace`, some matrices of n c by n c) comes on top.
 
-        The cost is in floating-point operations: of all steps of a `Descent` and of a closed form; of one gradient of
-        the loss where only the run shows how many steps there are. XLA counts them, all but those of eigenvectors and
-        the like.
+        The cost is in floating-point operations: of all steps of a `Descent`, of a closed form as a whole, or of one
+        gradient of the loss if only the run shows how many steps there are. XLA counts them, except for eigenvectors
+        and the like.
         """
         arguments, ts = [argument for axis in self.axes for argument in axis.arguments], np.asarray(self.ts)
         traced, static = (", ".join(item.name for item in arguments if item.traced == which) for which in (True, False))
@@ -160,7 +160,7 @@ def plan(
     observe: Observable | Sequence[Observable] = (loss(),),
     batch_size: int | None = None,
 ) -> Plan:
-    """Checks a sweep and says what it will take, before anything is compiled or run.
+    """A plan of a sweep, checked before anything is compiled or run.
 
     `print(plan(...).describe())` shows lanes, compilations, memory and cost.
 
@@ -168,8 +168,8 @@ def plan(
         problem_fn, axes, dynamics, ts, observe, batch_size: as for `sweep`.
 
     Raises:
-        ValueError, TypeError: as `sweep`, for all that is wrong with these arguments, or with the shapes of what
-            problem_fn and the observables return for any combination of static arguments.
+        ValueError, TypeError: as for `sweep`, if these arguments are wrong, or the shapes that problem_fn and the
+            observables return for any combination of static arguments.
         NotApplicable: the dynamics is a closed form for another kind of problem.
 
     Example:
@@ -188,7 +188,7 @@ def plan(
 def read_plan(
     problem_fn: Callable[..., Problem], axes: Any, dynamics: Dynamics, ts: Any, *, observe: Any, batch_size: Any = None
 ) -> Plan:
-    """Makes a plan as `plan` does, without calling problem_fn."""
+    """The plan that `plan` returns, made without calling problem_fn."""
     require_settings((), "a sweep")
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
@@ -199,7 +199,7 @@ def read_plan(
         )
     grid = read_axes(axes)
     observables, times = (), jnp.atleast_1d(read_times(ts, jnp.result_type(float)))
-    # A function of axes may return another kind of dynamics for each group, so all of them are looked at.
+    # A function of axes may return another kind of dynamics for each group, so all are checked.
     for first in [dynamics] if fixed else [dynamics_of(dynamics, group) for group in groups(grid)]:
         observables = check_observables(observe, first)
         if isinstance(first, Descent) and first.batches is not None:
@@ -214,7 +214,7 @@ def read_plan(
 
 
 def _guilty(among: Sequence[Group], kinds: Sequence[Any]) -> list[str]:
-    """The static arguments that decide a kind: those that alone tell two groups of other kinds apart."""
+    """The static arguments that decide a kind: each is the only difference between two groups of different kinds."""
     found = set[str]()
     for i, first in enumerate(among):
         for j, second in enumerate(among[:i]):
@@ -228,9 +228,9 @@ class LaneOutline:
     """One lane of a group, in shapes.
 
     Attributes:
-        dynamics: the one that runs, where the problem chooses; before its numbers are known, one of these.
-        name: of all of these.
-        observed: by observable, shape and dtype of what is seen at all times.
+        dynamics: the dynamics that runs; if the problem chooses it by its values, one of the possible choices.
+        name: the names of all possible choices.
+        observed: shape and dtype of each observable at all times, by its name.
     """
 
     def __init__(self, plan: Plan, group: Group):
@@ -244,31 +244,31 @@ class LaneOutline:
         require_dataset(plan.observables, self.observed)
 
     def state_bytes(self) -> int:
-        """The bytes of the parameters and of the state that marches, with all that it saves."""
+        """The bytes of the parameters and of the marching state, including everything it saves."""
         state = lambda p: (p.params, None if self._closed else self.dynamics.init(p, self._plan.ts))
         return _bytes(eqx.filter_eval_shape(state, self._shape))
 
     def memory(self, size: int) -> int:
         """Bytes that the lanes of a batch hold at the same time."""
         devices = read_devices(None)
-        # On processors lanes march one after another, in as many loops as there are cores.
+        # On CPUs, lanes march one after another, in one loop per core.
         together = size if self._closed or not devices.on_cpu else min(size, devices.streams * len(devices))
         return together * self.state_bytes() + size * _bytes(self.observed)
 
     def flop(self) -> float:
-        """The flop of a gradient of the loss, or a closed form, without eigenvectors and the like; NaN if unknown."""
+        """The flop of a gradient of the loss or of a closed form, without eigenvectors and the like; NaN if unknown."""
         seen = lambda p: observe_random_access(p, self.dynamics, self._plan.observables, self._plan.ts)
         return flop(seen if self._closed else lambda p: jax.grad(p.objective)(p.params), self._shape)
 
     def times(self) -> int | None:
-        """The number of times that a lane computes what `flop` counts; None if only its run shows."""
+        """How many times a lane performs what `flop` counts; None if only its run shows."""
         if not isinstance(self.dynamics, Descent):
             return 1 if self._closed else None
         steps = concrete(self.dynamics.steps(jnp.max(self._plan.ts)[None]))
         return None if steps is None else min(int(steps[0]), self.dynamics.max_steps)
 
     def cost(self, lanes: int) -> str:
-        """The cost of so many lanes, in words."""
+        """The cost of a number of lanes, in words."""
         once, times = self.flop(), self.times()
         if not np.isfinite(once):
             return "cost unknown"
@@ -277,11 +277,11 @@ class LaneOutline:
 
 
 def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
-    """The values that are observed of a lane, or arrays of the same shape."""
+    """The observed values of a lane, or arrays of the same shapes."""
     if isinstance(dynamics, AbstractRandomAccess):
         require_kind(problem, dynamics)
         return observe_random_access(problem, dynamics, plan.observables, plan.ts.astype(problem.dtype))
-    if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
+    if Quantity.PARAMS in dynamics.provides:  # shapes are the same at all times, and the start needs no state
         read = lambda view: {item.name: item(view) for item in plan.observables}
         times = jnp.zeros((len(plan.ts), 1), problem.dtype)
         return jax.lax.map(lambda t: read(View(problem, t[0], problem.params)), times)
@@ -293,5 +293,5 @@ def _bytes(tree: Any) -> int:
 
 
 def _count(number: int, noun: str) -> str:
-    """A number of things."""
+    """A number and its noun, such as `2 lanes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
