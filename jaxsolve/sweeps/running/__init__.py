@@ -1,1 +1,1 @@
-"""How the lanes of a group run: one program each."""
+"""Running the lanes of a group, with one program for each group."""

@@ -1,4 +1,4 @@
-"""From the cells of a group to their problems, to what their lanes do, and to the devices that they run on."""
+"""The problems and dynamics of a group's lanes, made from its cells, and the devices on which lanes run."""
 
 import contextlib
 import hashlib
@@ -25,42 +25,42 @@ from ..grid._axes import Group, rows_at
 
 Cells = dict[str, np.ndarray]
 """Traced arguments by name, one row per lane of a group."""
-INDEX = "flat index"  # in the cells of lanes that have a random key each; no argument of a function has such a name
+INDEX = "flat index"  # a column of cells if each lane has its own random key; with a space, no argument has this name
 AXIS = "lanes"
-COMPILED = 16  # programs that are kept
+COMPILED = 16  # compiled programs that are kept
 
-# Every core has lanes of its own, so XLA must not cut loops over an array into tasks for several.
+# Every core runs its own lanes, so XLA must not split loops over an array into tasks for several cores.
 _UNCUT: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
-_compiled: dict[Hashable, jax.stages.Compiled] = {}  # by what they do, how they are called, and where they run
+_compiled: dict[Hashable, jax.stages.Compiled] = {}  # by program text, arguments and results, and devices
 
 
 class Leaves(NamedTuple):
-    """The arrays of a lane: those that depend on the cell, and those that all lanes share; None among the others."""
+    """The arrays of a lane: those that depend on its cell, and those that all lanes share; each has None elsewhere."""
 
     own: Any
     shared: Any
 
 
 Dynamics = AbstractDynamics | Callable[..., AbstractDynamics]
-"""How lanes move: all alike, or as a function of axes says."""
+"""The dynamics of all lanes, or a function of axes that returns the dynamics of each."""
 
 
 class Builder:
-    """Makes the lanes of a group: their problems, and their dynamics where a function of axes makes them.
+    """Makes the lanes of a group: their problems, and their dynamics if a function of axes makes them.
 
-    Each function gets the axes that it has arguments for, and is traced once. Raises TypeError where one returns
-    something else, needs the value of a traced axis, makes keys of floats, or makes a `nets.Function` that closes over
-    an array made in problem_fn.
+    Each function gets the axes that it has arguments for, and is traced once. Raises TypeError if one returns something
+    else, needs the value of a traced axis, makes a key from floats, or makes a `nets.Function` that closes over an
+    array made in problem_fn.
 
     Attributes:
-        cell: any one of the group, from `cells_of`.
+        cell: one cell of the group, from `cells_of`.
         shape: the problem of a lane, in shapes.
-        dynamics: the one that all lanes have, or that of the first lane.
-        chosen: what it becomes where the problem chooses: the way of the group, or before that is measured one of the
-            same class.
-        possible: the ways that lanes may go, as their shapes say; one, where nothing is to be chosen.
-        name: of what they become, or may.
-        lanes: how many the group has.
+        dynamics: the dynamics of all lanes, or of the first lane if a function makes them.
+        chosen: the dynamics that runs if the problem chooses among several: the way of the group or, until that is
+            measured, one of the same class.
+        possible: indices of the ways that lanes may go, judging by their shapes; a single one if there is no choice.
+        name: the name of the chosen dynamics, or of all possible ones.
+        lanes: the number of lanes in the group.
     """
 
     def __init__(self, problem_fn: Callable[..., Problem], dynamics: Dynamics, group: Group):
@@ -83,7 +83,7 @@ class Builder:
 
         example = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in self.cell.items()}
         try:
-            # As a program, so that what depends on the cell is known array by array: all lanes share the others.
+            # A program tells which arrays depend on the cell: all lanes share the others.
             closed, shapes, self._static = eqx.filter_make_jaxpr(build)(example)
         except jax.errors.JAXTypeError as error:
             raise TypeError(
@@ -117,15 +117,15 @@ class Builder:
         return Leaves(*eqx.partition(found, self._depends))
 
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
-        """The problem and the dynamics of these arrays: with a random key, one of the lane's own."""
+        """The problem and the dynamics of these arrays; a random key of the dynamics becomes the lane's own."""
         problem, given, index = self._given(leaves)
         moves = given.ways(problem)[self._way] if isinstance(given, AbstractChoice) else given  # pyright: ignore[reportArgumentType, reportCallIssue]
-        if index is not None:  # flat, in the whole grid: every key that the dynamics holds becomes one of the lane
+        if index is not None:  # the flat index in the whole grid gives each lane its own keys
             moves = jax.tree.map(lambda leaf: jax.random.fold_in(leaf, index) if is_key(leaf) else leaf, moves)
         return problem, moves
 
     def way(self, leaves: Leaves, ts: Array) -> Array:
-        """The way that the lane of these arrays goes until the last of these times."""
+        """The index of the dynamics that the lane of these arrays chooses for a run to the last of these times."""
         problem, given, _ = self._given(leaves)
         return jnp.asarray(given.way(problem, ts.astype(problem.dtype)))
 
@@ -136,14 +136,14 @@ class Builder:
 
 
 def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
-    """The dynamics of a group's first lane, for what is known before lanes are: its kind, its name, what it shows."""
+    """The dynamics of a group's first lane, whose kind, name and observables are known before lanes are made."""
     if isinstance(dynamics, AbstractDynamics):
         return dynamics
     return _make(dynamics, group.static | rows_at(group.cells, 0))
 
 
 def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
-    """The names among these that are arguments of a function: all, if it takes arguments of any name."""
+    """The names among these that are arguments of a function; all of them if it has `**kwargs`."""
     found = inspect.signature(function).parameters
     any_name = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in found.values())
     return [name for name in names if any_name or name in found]
@@ -152,10 +152,10 @@ def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
 def require_arguments(
     function: Callable[..., Any], names: Collection[str], called: str, axes: Collection[str] | None = None
 ) -> None:
-    """Raises TypeError where these names, of those of all axes, are not the arguments of a function."""
+    """Raises TypeError if these names, a subset of those of all axes, are not the arguments of a function."""
     signature = inspect.signature(function)
     try:
-        signature.bind_partial(**dict.fromkeys(names))  # a name too much says more than one that is missing
+        signature.bind_partial(**dict.fromkeys(names))  # first: a superfluous name explains more than a missing one
         signature.bind(**dict.fromkeys(names))
     except TypeError as error:
         said = f"the axes {list(names)}" if axes is None else f"{list(names)} of the axes {list(axes)}"
@@ -182,25 +182,25 @@ def _holds_tracer(value: Any, seen: set[int]) -> bool:
     """True if a function, or one that it closes over, closes over an array of the program being traced."""
     if isinstance(value, Tracer):
         return True
-    # Functions may close over each other in circles.
+    # Functions may close over each other in a cycle.
     if id(value) in seen:
         return False
     seen.add(id(value))
     parts = [part for part in jax.tree.leaves(value) if part is not value]
     for cell in getattr(value, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # it is still empty
+        with contextlib.suppress(ValueError):  # an empty closure cell
             parts.append(cell.cell_contents)
     return any(_holds_tracer(part, seen) for part in parts)
 
 
 def _makes_keys_of_floats(program: ClosedJaxpr) -> bool:
-    """JAX itself finds this when it lowers a program, and says it of a tracer."""
+    """True if a program makes a key from floats. JAX raises only when it lowers, with a message about a tracer."""
     seeds = (equation.invars[0] for equation in equations(program) if equation.primitive.name == "random_seed")
     return any(jnp.issubdtype(seed.aval.dtype, jnp.floating) for seed in seeds)
 
 
 class Devices:
-    """Devices of one kind, all of them of this process, which share the rows of batches equally."""
+    """Devices of one kind in this process, which share the rows of batches equally."""
 
     def __init__(self, devices: Sequence[Any]):
         self.all = tuple(devices)
@@ -210,16 +210,16 @@ class Devices:
 
     @property
     def on_cpu(self) -> bool:
-        """True if the devices are processors of the host."""
+        """True if the devices are CPUs."""
         return self.all[0].platform == "cpu"
 
     @property
     def streams(self) -> int:
-        """Programs to run at once: one per core where all cores are one device, which lets them run in threads."""
+        """The number of programs to run at once: one per core if all cores form one CPU device, otherwise one."""
         return cores() if self.on_cpu and len(self) == 1 else 1
 
     def lower(self, fn: Callable[..., Any], arguments: Sequence[Any]) -> jax.stages.Lowered:
-        """Lowers a function of one device's rows, given the shapes of its arguments there, for all devices at once."""
+        """Lowers a function of one device's rows for all devices, given the shapes of its arguments on one device."""
         if len(self) == 1:
             with jax.default_device(self.all[0]):
                 return jax.jit(fn).lower(*arguments)
@@ -230,13 +230,13 @@ class Devices:
         return jax.jit(spread, in_shardings=placed, out_shardings=placed).lower(*jax.tree.map(whole, arguments))
 
     def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        """Compiles what `lower` gave, once in a process: a sweep of the same kind makes the same program again."""
+        """Compiles what `lower` returned, once per process: another sweep of the same kind makes the same program."""
         text = lowered.as_text()
         same = hashlib.sha256(text.encode()).digest(), lowered.in_tree, lowered.out_tree, self.all
         found = _compiled.get(same)
         if found is None:
             found = lowered.compile(compiler_options=_UNCUT if self.on_cpu else None)
-            if "jax.const = true" in text:  # what jax_use_simplified_jaxpr_constants keeps out of the text
+            if "jax.const = true" in text:  # jax_use_simplified_jaxpr_constants omits the values from the text
                 return found
             _compiled[same] = found
             for old in list(_compiled)[:-COMPILED]:
@@ -246,7 +246,7 @@ class Devices:
 
 
 def read_devices(devices: Any) -> Devices:
-    """The devices to run on; None means all local ones, or the one that `jax.default_device` names."""
+    """The devices to run on; None means all local ones, or the one set as `jax.default_device`."""
     if devices is None:
         default = jax.config.jax_default_device
         return Devices([default] if isinstance(default, jax.Device) else jax.local_devices(backend=default))
@@ -264,12 +264,12 @@ def read_devices(devices: Any) -> Devices:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cells_of(group: Group, dynamics: Any) -> Cells:
-    """The cells of the lanes of a group: arguments by name, one row per lane; with flat indices if there is a key."""
+    """The cells of a group: arguments by name, one row per lane, with flat indices if the dynamics holds a key."""
     cells = {name: np.asarray(values) for name, values in group.cells.items()}
     random = any(map(is_key, jax.tree.leaves(dynamics)))
     return cells | {INDEX: group.lanes.astype(np.uint32)} if random else cells

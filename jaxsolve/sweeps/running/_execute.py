@@ -1,4 +1,4 @@
-"""One program for each group of lanes: compiled while an earlier one runs, and run in batches that fit into memory."""
+"""One program for each group of lanes, compiled while an earlier one runs, and run in batches that fit into memory."""
 
 import collections
 import dataclasses
@@ -31,41 +31,41 @@ from ._runner import AbstractRunner, Batch, Fused, LaneQueue, Origin
 
 log = logging.getLogger("jaxsolve")
 
-AHEAD = 2  # programs compiled at once, while an earlier one runs: XLA compiles one of them on one core
-# Lanes of a batch, where nobody chooses: results come often enough, and fit into memory. In lockstep, on each device: a
-# step waits for its kernels to be launched, so that more lanes hardly cost more.
+AHEAD = 2  # programs compiled at once while an earlier one runs: XLA compiles each on one core
+# Default lanes per batch: results come often enough, and fit into memory. The lockstep number is per device: a step
+# waits for its kernels to be launched, so more lanes hardly cost more.
 LOOPED, STEPPED, FUSED = 64, 1024, 65536
-LOOK = 0.1  # seconds between two looks at whether to stop
-SHARE = 0.5  # of the free memory that batches may take: what a step works with comes on top of what XLA plans
+LOOK = 0.1  # seconds between checks of whether to stop
+SHARE = 0.5  # of the free memory that batches may take: a step needs working memory beyond what XLA plans
 
 
 class TracedGroup(NamedTuple):
-    """A group, traced: what is left is to compile and run it."""
+    """A traced group, ready to be compiled and run."""
 
-    group: Group  # any lanes of the one that was traced
+    group: Group  # the traced group, or some of its lanes
     runner: AbstractRunner
-    caption: str  # what the lanes do, in a line
+    caption: str  # the dynamics of the lanes, in one line
     chosen: bool  # whether the batch size was chosen here
 
     @property
     def size(self) -> int:
-        """Lanes of a batch."""
+        """The number of lanes in a batch."""
         return self.runner.size
 
     @property
     def origin(self) -> Origin:
-        """The place and the way in which its lanes run in this process."""
+        """Where and how its lanes run in this process."""
         device = self.runner.devices.all[0].device_kind
         return Origin(socket.gethostname(), device, self.caption, self.group.name, self.size)
 
     def parts(self, wanted: np.ndarray) -> "Iterator[TracedGroup]":
-        """Cuts the lanes that are wanted, a flag for each cell of the grid, into parts that are best run at once."""
+        """Splits the wanted lanes (a flag for each cell of the grid) into the parts that are best run at once."""
         lanes = np.flatnonzero(wanted[self.group.lanes])
         size = max(1, len(lanes)) if self.runner.refills else self.size
         return (self.of(lanes[start : start + size]) for start in range(0, len(lanes), size))
 
     def of(self, lanes: np.ndarray) -> "TracedGroup":
-        """The same for some lanes only, given by their places in the group."""
+        """The same for some lanes only, given by their indices in the group."""
         some = self.group._replace(lanes=self.group.lanes[lanes], cells=rows_at(self.group.cells, lanes))
         return self._replace(group=some)
 
@@ -79,7 +79,7 @@ def trace_group(
     batch_size: int | None,
     devices: Devices | None = None,
 ) -> TracedGroup:
-    """Traces the program of a group; a batch size of None chooses, devices of None are those of this process."""
+    """The traced program of a group. None chooses the batch size, or takes the devices of this process."""
     devices = read_devices(None) if devices is None else devices
     builder = Builder(problem_fn, dynamics, group)
     chosen = builder.chosen
@@ -92,16 +92,16 @@ def trace_group(
 
 
 def default_batch(dynamics: AbstractDynamics, lanes: int, devices: Devices) -> int:
-    """Lanes run together of so many, if they fit into memory. The dynamics is the one that the problem chooses."""
+    """The batch size for a number of lanes, if it fits into memory. `dynamics` is the one that the problem chooses."""
     most = {Looped: LOOPED, Lockstep: STEPPED * len(devices), Fused: FUSED}
     return min(lanes, most[_kind(dynamics, devices)])
 
 
 def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:
-    """The class that runs lanes, chosen by the kind of dynamics and of device, never by numbers.
+    """The class that runs lanes, chosen by the kinds of dynamics and of device, never by sizes.
 
-    On processors a loop has won wherever it was measured, but for tens of thousands of networks of a dozen parameters
-    (`docs/performance-notes.md`); accelerators have no use for a loop.
+    On CPUs, a loop was faster in every measurement except for tens of thousands of networks with a dozen parameters
+    (`docs/performance-notes.md`). A loop has no use on accelerators.
     """
     if isinstance(dynamics, AbstractRandomAccess):
         return Fused
@@ -111,37 +111,37 @@ def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:
 
 
 def compiled_ahead(programs: Iterable[TracedGroup]) -> Iterator[TracedGroup]:
-    """Yields every program compiled, in order, while the next ones are being compiled.
+    """Yields every program in order, once it is compiled, while the next ones are being compiled.
 
-    Programs are traced in the caller's thread, whose JAX settings they follow; only XLA works in others.
+    Programs are traced in the caller's thread, with its JAX settings; only XLA runs in other threads.
     """
     pool = ThreadPoolExecutor(AHEAD)
     try:
         begun = ((program, pool.submit(program.runner.compile)) for program in programs)
-        # The one that the caller is to run next, and those behind it.
+        # The program that the caller runs next, and those that compile behind it.
         waiting = collections.deque(itertools.islice(begun, AHEAD + 1))
         while waiting:
             program, compiled = waiting.popleft()
             compiled.result()
             yield program
             waiting.extend(itertools.islice(begun, 1))
-    finally:  # whoever stops does not wait for what nobody needs
+    finally:  # a caller that stops does not wait for programs that it no longer needs
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def caption(given: AbstractDynamics, chosen: AbstractDynamics, problem: Problem) -> str:
     """A dynamics with its settings, such as `GradientFlow(integrator=Tsit5, rtol=1e-06, atol=1e-09)`.
 
-    What is left to its defaults is left out, but for the integrator and tolerances that the problem (of which shapes
-    will do) chooses.
+    Defaults are left out, except for the integrator and the tolerances that the problem chooses. The problem may be
+    given in shapes only.
     """
-    if type(chosen) is not type(given):  # users do not know what stands in for it
+    if type(chosen) is not type(given):  # an internal class that users do not know
         return _with_settings(given, {})
     return _with_settings(chosen, chosen.tolerances(problem) if isinstance(chosen, AbstractFlow) else {})
 
 
 def _with_settings(thing: Any, known: dict[str, Any]) -> str:
-    """A thing as it would be made again, but for what its defaults say."""
+    """The expression that makes an object, without arguments that have their defaults."""
     defaults = {name: p.default for name, p in inspect.signature(type(thing)).parameters.items()}
     fields = [field.name for field in dataclasses.fields(thing)]
     kept = lambda name: name in fields or isinstance(getattr(type(thing), name, None), property)
@@ -173,21 +173,21 @@ class OutOfMemory(RuntimeError):
 def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
     """Runs every lane of a compiled program's group, and yields lanes as they finish, in any order.
 
-    Once `stop` is true, which is looked at now and then, no lane begins any more, and those that run are finished;
-    so are lanes that have been yielded when a batch does not fit, which raises OutOfMemory.
+    Once `stop` is true, which is checked now and then, no more lanes begin, and running ones are finished. Raises
+    OutOfMemory if a batch does not fit; lanes yielded before that are valid.
     """
     group, runner, origin = program.group, program.runner, program.origin
     if group.way is None and len(runner.builder.possible) > 1:
         raise ValueError(f"lanes of {runner.builder.name} do not share a program: part their group by `Ways` first")
     cells = cells_of(group, program.runner.builder.dynamics)
     lanes_left = LaneQueue(group.cells if runner.refills else {}, len(group.lanes))
-    # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).
+    # A SimpleQueue may wait forever if a signal arrives at the end of a timeout (CPython 3.11).
     said: queue.Queue[Batch | BaseException | None] = queue.Queue()
     x64 = jax.config.jax_enable_x64
 
     def work() -> None:
         try:
-            with jax.enable_x64(x64):  # which may be a setting of the caller's thread
+            with jax.enable_x64(x64):  # the setting may be local to the caller's thread
                 runner.run(cells, lanes_left, said.put)
         except BaseException as error:
             said.put(error)
@@ -197,7 +197,7 @@ def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) ->
     streams = min(runner.streams, len(group.lanes))
     with one_thread():
         try:
-            # Daemon threads: a second Ctrl-C ends the process even while one of them is inside XLA.
+            # Daemon threads let a second Ctrl-C end the process even while one of them is inside XLA.
             for _ in range(streams):
                 threading.Thread(target=work, daemon=True).start()
             failed = None
@@ -225,25 +225,25 @@ def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) ->
 
 
 class ShrinkingProgram:
-    """A compiled program that goes on with half as many lanes at once whenever a batch does not fit into memory.
+    """A compiled program that halves its batch size whenever a batch does not fit into memory.
 
-    One whose batch size was chosen takes at most half of the free memory from the start. Threads may share one.
+    If the batch size was chosen automatically, it takes at most half of the free memory from the start. Thread-safe.
     """
 
     def __init__(self, program: TracedGroup):
         self._lock = threading.Lock()
-        self.program = program  # the one that runs now
+        self.program = program  # the current one
         free = free_memory()
         while program.chosen and free is not None and (needed := self.program.runner.memory) > free * SHARE:
-            # Memory grows about in proportion to the lanes. At least halved, so that the loop comes to an end.
+            # Memory is about proportional to the number of lanes. Halving at least makes the loop terminate.
             size = max(1, min(self.program.size // 2, int(self.program.size * free * SHARE / needed)))
             if not self._shrink(size, log.info, f"batches of %d lanes would take {needed >> 10} kB: %d instead"):
                 return
 
     def run(self, wanted: np.ndarray, stop: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
-        """Runs the lanes of the group that are wanted, a flag for each cell of the grid, as `run_group` does.
+        """Runs the wanted lanes of the group (a flag for each cell of the grid), as `run_group` does.
 
-        The log tells how many of the steps were made for lanes that had not finished: the lane efficiency.
+        Logs the lane efficiency: the share of steps made for lanes that had not finished.
         """
         wanted = wanted.copy()
         begin, lanes, useful, executed = time.perf_counter(), 0, 0, 0
@@ -261,7 +261,7 @@ class ShrinkingProgram:
             except OutOfMemory:
                 with self._lock:
                     said = "out of memory with batches of %d lanes: going on with %d"
-                    # Where another thread has shrunk the program by now, this one only tries again.
+                    # If another thread has shrunk the program meanwhile, this one only tries again.
                     if program is self.program and not self._shrink(max(1, program.size // 2), log.warning, said):
                         raise
         if executed:
@@ -270,7 +270,7 @@ class ShrinkingProgram:
             log.info(said, self.program.group.static, lanes, seconds, share)
 
     def _shrink(self, lanes: int, tell: Callable[..., None], said: str) -> bool:
-        """Goes on with so many lanes at once; false where that is no less: a lane for each device."""
+        """Reduces the batch to this many lanes. False if it cannot shrink: there is one lane per device already."""
         before, smaller = self.program.size, self.program._replace(runner=self.program.runner.resized(lanes))
         if smaller.size < before:
             tell(said, before, smaller.size)

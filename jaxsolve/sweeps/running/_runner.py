@@ -1,6 +1,6 @@
-"""How the lanes of a group run: which are next, the program that is compiled for them, and how the host feeds it.
+"""Running the lanes of a group: which lanes are next, the program compiled for them, and how the host feeds it.
 
-Closed forms run here, in one fused kernel, where nothing waits for anything; marches in `_marches`.
+The runner of closed forms is here: one fused kernel, in which no lane waits. Those of marches are in `_marches`.
 """
 
 import abc
@@ -24,29 +24,29 @@ from ..grid._axes import rows_at
 from ._builder import Builder, Cells, Devices, Leaves
 
 
-WINDOW = 1024  # lanes among which the dearest is found: it bounds how many chunks of a store are open at once
+WINDOW = 1024  # lanes sorted by cost at a time: limits how many chunks of a store are open at once
 GOLDEN = (5**0.5 - 1) / 2
 SHAPE = re.compile(r"\[([\d,]+)\]")
-TILE = 1024  # lanes of a call of a closed form on a processor: more at once cost more each
+TILE = 1024  # lanes per call of a closed form on a CPU: with more, each lane costs more
 
 
 class LaneQueue:
-    """The lanes of a group that have yet to run, the dearest first as far as is known.
+    """The lanes of a group that have yet to run, the most expensive first, as far as costs are known.
 
-    The last ones to run should be short, since others wait for them. Their cost is learned from those that have
-    finished: its logarithm is taken for a sum of functions of one argument each. The first ones are spread over the
-    grid, so that there is something to learn from. Threads may share one.
+    The last lanes should be short, since other threads wait for them. Costs are predicted from finished lanes: the
+    logarithm of the cost is modeled as a sum of functions of one argument each. The first lanes are spread over the
+    grid, so that they inform the model. Thread-safe.
 
     Arguments:
-        cells: values by argument, one row per lane; none, if all lanes cost the same. Then they run in order, and a
-            call may take as many as it wants.
-        count: lanes.
+        cells: values by argument, one row per lane; empty if all lanes cost the same. Then lanes run in order, and a
+            call may take any number of them.
+        count: number of lanes.
     """
 
     def __init__(self, cells: Mapping[str, Any], count: int):
         self._ranks = [np.unique(values, return_inverse=True)[1].ravel() for values in cells.values()]
         self._costs = np.full(count, np.nan)
-        self._sorted_at = 0  # how many costs were known
+        self._sorted_at = 0  # number of costs known at the last sort
         self._left = np.arange(count)
         self._window = self._left[:0]
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class LaneQueue:
         return len(self._window) + len(self._left)
 
     def take(self, count: int) -> np.ndarray:
-        """Up to so many lanes, which then wait no longer."""
+        """Removes and returns up to `count` lanes."""
         with self._lock:
             found = self._window[:count]
             self._window = self._window[count:]
@@ -65,19 +65,19 @@ class LaneQueue:
         return found
 
     def learn(self, lanes: np.ndarray, costs: np.ndarray) -> None:
-        """Takes notice of what lanes have cost, in steps."""
+        """Records the costs of lanes, in steps."""
         if not self._ranks:
             return
         with self._lock:
             self._costs[lanes] = costs
             known = int(np.sum(np.isfinite(self._costs)))
-            # Whenever twice as many are known, so the number of sorts grows as the logarithm of that of the lanes.
+            # Sort when the known costs have doubled: the number of sorts is then logarithmic in the number of lanes.
             if known and known >= 2 * self._sorted_at:
                 self._sorted_at = known
                 self._sort()
 
     def close(self) -> None:
-        """Lets no lane wait any longer."""
+        """Removes all lanes."""
         with self._lock:
             self._window, self._left = self._window[:0], self._left[:0]
 
@@ -85,8 +85,8 @@ class LaneQueue:
         size = WINDOW if self._ranks else len(self._left)
         self._window, self._left = self._left[:size], self._left[size:]
         if self._ranks:
-            # Multiples of the golden ratio mod 1, a low-discrepancy sequence: any first ones are spread over the whole
-            # window.
+            # Multiples of the golden ratio mod 1 are a low-discrepancy sequence: any number of first lanes are spread
+            # over the whole window.
             self._window = self._window[np.argsort(np.arange(len(self._window)) * GOLDEN % 1, kind="stable")]
             if self._sorted_at:
                 self._sort()
@@ -96,8 +96,8 @@ class LaneQueue:
         logs = np.log1p(self._costs[known])
         cost = np.zeros(len(self._window))
         for ranks in self._ranks:
-            # The main effect of an argument: the mean of the logarithms at each of its values that has been seen, and a
-            # straight line between these for the others.
+            # The main effect of an argument: the mean of the logarithms at each value that was seen, interpolated
+            # linearly for the others.
             levels, which = np.unique(ranks[known], return_inverse=True)
             effects = np.bincount(which, logs - logs.mean()) / np.bincount(which)
             cost += np.interp(ranks[self._window], levels, effects)
@@ -105,13 +105,13 @@ class LaneQueue:
 
 
 Lanes = dict[str, Any]
-"""What a program returns, by variable of the dataset, one row per lane; `trust` where there is a certificate.
+"""The results of a program by variable of the dataset, one row per lane; `trust` is there if there is a certificate.
 
 Arrays, or their shapes and dtypes."""
 
 
 def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
-    """The variables of a lane, from its march and from what was observed of it."""
+    """The variables of a lane, from its march and its observed values."""
     return observed | _trust(run.certificate) | _ended(run.times, run.t_end, run.steps, run.result)
 
 
@@ -124,11 +124,11 @@ def _ended(times: Array, t_end: Array, steps: Array, result: RESULTS) -> Lanes:
 
 
 class Origin(NamedTuple):
-    """The place and the way in which lanes ran, for the attributes of a dataset."""
+    """Where and how lanes ran, for the attributes of a dataset."""
 
     host: str
     device: str
-    dynamics: str  # in a line
+    dynamics: str  # in one line
     group: str  # its name
     size: int  # lanes per batch
 
@@ -141,12 +141,12 @@ class Origin(NamedTuple):
 class Batch(NamedTuple):
     """Lanes that have run, on the host."""
 
-    lanes: np.ndarray  # their indices: in the group where a runner hands them over, in the grid from then on
+    lanes: np.ndarray  # indices: in the group when they come from a runner, in the grid after that
     rows: dict[str, np.ndarray]
-    wall: float  # seconds that went into them: of what ran at once, their share of the useful steps
+    wall: float  # seconds spent on them; lanes that ran together share the time by their useful steps
     useful: int = 0  # steps of lanes that had not finished, accepted or rejected; 0 for closed forms
-    executed: int = 0  # all steps since the last batch, with those of finished lanes that waited for others
-    origin: Origin | None = None  # None where a runner hands them over
+    executed: int = 0  # all steps since the last batch, including those of finished lanes that waited for others
+    origin: Origin | None = None  # None when they come from a runner
 
     @property
     def failed(self) -> int:
@@ -155,13 +155,13 @@ class Batch(NamedTuple):
 
 
 class AbstractRunner(abc.ABC):
-    """Runs lanes by one program, which is traced when the runner is made."""
+    """Runs lanes with one program, which is traced when the runner is made."""
 
-    refills: ClassVar[bool]  # whether new lanes take the places of finished ones, so that it is best given many at once
-    alone: ClassVar[bool] = False  # whether one thread runs it
-    out_info: Lanes  # shapes and dtypes of some lanes
+    refills: ClassVar[bool]  # whether new lanes take the places of finished ones: such a runner should get many at once
+    alone: ClassVar[bool] = False  # whether only one thread may run it
+    out_info: Lanes  # shapes and dtypes of its results
     size: int  # lanes of a batch, on all devices
-    streams: int  # how many threads are best used at once, known when it is compiled
+    streams: int  # best number of threads, known once it is compiled
     _compiled: Any
 
     def __init__(
@@ -173,55 +173,55 @@ class AbstractRunner(abc.ABC):
         lanes: int,
     ):
         self.builder, self.observables, self.ts, self.devices = builder, observables, ts, devices
-        self._rows = -(-lanes // len(devices))  # as many on each device
+        self._rows = -(-lanes // len(devices))  # the same number on each device
         self.size = self._rows * len(devices)
         self._lowered = devices.lower(*self._program())
         self.out_info, *_ = self._lowered.out_info
 
     @abc.abstractmethod
     def _program(self) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """A function of the rows of one device, whose result begins with their lanes; the shapes of its arguments."""
+        """A function of the rows of one device that returns their lanes first, and the shapes of its arguments."""
 
     @abc.abstractmethod
     def run(self, cells: Cells, lanes_left: LaneQueue, hand_over: Callable[[Batch], Any]) -> None:
-        """Runs lanes until none is lanes_left. Threads may do so at the same time."""
+        """Runs lanes until `lanes_left` is empty. Several threads may call it at the same time."""
 
     def resized(self, lanes: int) -> "AbstractRunner":
-        """The same for batches of so many lanes, or a few more."""
+        """The same runner for batches of this many lanes, or slightly more."""
         return type(self)(self.builder, self.observables, self.ts, self.devices, lanes)
 
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
-        """Problem and dynamics of a lane, in a trace; raises where an observable makes no sense, as `js.solve` does."""
+        """Problem and dynamics of a lane, in a trace; raises as `js.solve` does if an observable does not apply."""
         problem, dynamics = self.builder.lane(leaves)
         for item in self.observables:
             if item.require is not None:
-                with contextlib.suppress(jax.errors.JAXTypeError):  # what depends on numbers is not known here
+                with contextlib.suppress(jax.errors.JAXTypeError):  # values are traced, so some checks cannot be made
                     item.require(problem)
         return problem, dynamics
 
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of so many cells."""
+        """Shapes and dtypes of a number of cells."""
         return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.builder.cell.items()}
 
     def compile(self) -> None:
-        """Compiles the program; possible in any thread."""
+        """Compiles the program, in any thread."""
         self._compiled = self.devices.compile(self._lowered)
-        # jaxlib (0.10) spreads a batch of factorizations, such as eigenvalues at several times, over XLA's own
-        # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
+        # jaxlib (0.10) spreads a batch of factorizations, such as eigenvalues at several times, over XLA's threads,
+        # and waits in one of them. If as many programs do so as there are threads, they deadlock.
         program = self._compiled.as_text() or ""
         alone = self.alone or _factorizes_batches(program)
         self.streams = 1 if alone else self.devices.streams
 
     @property
     def memory(self) -> int:
-        """Bytes that are needed while it runs, beyond those of results on the host; 0 where XLA does not tell."""
+        """Bytes needed while it runs, apart from results on the host; 0 if XLA does not say."""
         plan = self._compiled.memory_analysis()
         sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
         return self.streams * sum(getattr(plan, name, 0) for name in sizes)
 
 
 def _factorizes_batches(program: str) -> bool:
-    """True if a program of XLA hands LAPACK several matrices at once: one alone stays in its thread."""
+    """True if a program of XLA passes several matrices to LAPACK in one call; a single one stays in its thread."""
     calls = (line for line in program.splitlines() if 'custom_call_target="lapack_' in line)
     shapes = (shape.split(",") for call in calls for shape in SHAPE.findall(call))
     return any(len(sizes) > 2 and set(sizes[:-2]) != {"1"} for sizes in shapes)
@@ -229,7 +229,7 @@ def _factorizes_batches(program: str) -> bool:
 
 @final
 class Fused(AbstractRunner):
-    """Takes a number of rows at each call. Raises NotApplicable for another kind of problem than the dynamics'."""
+    """One fused kernel for a batch of a closed form. Raises NotApplicable if the problem is of another kind."""
 
     refills = False
 
@@ -254,7 +254,7 @@ class Fused(AbstractRunner):
         size = len(self.devices) * self._rows
         while len(places := lanes_left.take(size)):
             begin = time.perf_counter()
-            # Calls are filled up, so that a lane's bits do not depend on how many lanes are left.
+            # The last call is padded, so that a lane's bits do not depend on how many lanes are left.
             filled = rows_at(cells, np.pad(places, (0, size - len(places)), "edge"))
             rows = rows_at(self._compiled(filled)[0], slice(len(places)))
             hand_over(Batch(places, rows, time.perf_counter() - begin))

@@ -1,4 +1,4 @@
-"""The variables of a sweep's dataset: what they are called, what they hold, and the rows of a batch in them."""
+"""The variables of a sweep's dataset: their names, shapes and attributes, and their rows for a batch."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from ._runner import Batch, Lanes
 
 
 LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved", "trust")
-"""Names of a sweep's dataset that no observable may have: those of its own variables."""
+"""The variables that a sweep adds to its dataset: no observable may have these names."""
 TIME = "gradient-flow time"
 
 Rows = dict[str, np.ndarray]
@@ -27,7 +27,7 @@ Rows = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One variable: its dimensions and shape after the axes, the dtype of its values, and units and the like."""
+    """One variable: its dimensions and shape after the axes, the dtype of its values, and attributes such as units."""
 
     name: str
     dims: tuple[str, ...]
@@ -37,14 +37,14 @@ class Variable:
 
     @property
     def missing(self) -> Any:
-        """The value that stands for lanes that have not run: NaN, or -1, or the nearest thing to it."""
+        """The value that marks lanes that have not run: NaN, -1 for signed integers, or 0 for other dtypes."""
         kind = np.dtype(self.dtype)
         if np.issubdtype(kind, np.inexact):
             return kind.type(np.nan)
         return kind.type(-1) if np.issubdtype(kind, np.signedinteger) else kind.type(0)
 
     def require(self, rows: np.ndarray) -> None:
-        """Raises ValueError for rows of another shape or dtype."""
+        """Raises ValueError if rows have another shape or dtype."""
         if (tuple(rows.shape[1:]), str(rows.dtype)) != (self.shape, self.dtype):
             raise ValueError(
                 f"{self.name!r} is {rows.dtype} of shape {rows.shape[1:]} here, but the store holds {self.dtype} of "
@@ -55,12 +55,11 @@ class Variable:
 def variables_of(
     observables: Sequence[Observable], dynamics: Dynamics, ts: Float[Array, " times"], lanes: Lanes
 ) -> tuple[Variable, ...]:
-    """The variables for lanes such as these, of which shapes and dtypes are enough; `result` is the last.
+    """The variables for lanes like these (shapes and dtypes are enough); `result` is the last.
 
-    `t_saved` is among them where the times saved may differ from the given ones, `trust` where lanes may have a
-    certificate.
+    `t_saved` is included if the saved times may differ from the given ones, `trust` if lanes may have a certificate.
     """
-    # Where axes or the problem choose the dynamics, groups may round times in their own ways, and some certify.
+    # If axes or the problem choose the dynamics, groups may round times differently, and some may have certificates.
     unknown = not isinstance(dynamics, AbstractMarching | AbstractRandomAccess)
     found = [_variable(item.name, ("t", *item.dims), lanes[item.name], item.unit) for item in observables]
     if unknown or not np.array_equal(np.asarray(dynamics.times(ts)), np.asarray(ts)):
@@ -80,7 +79,7 @@ def variables_of(
 
 
 def require_dataset(observables: Sequence[Observable], outlines: Mapping[str, Any]) -> None:
-    """Raises TypeError for observables that are no numbers, ValueError for a dimension of two sizes."""
+    """Raises TypeError for observables that are not numbers, ValueError for a dimension with two sizes."""
     sizes: dict[str, int] = {}
     for item in observables:
         info = outlines[item.name]
@@ -114,7 +113,7 @@ def require_own_names(axes: Sequence[Zip], observables: Sequence[Observable]) ->
 
 def rows_of(batch: Batch) -> Rows:
     """The rows of a batch, by variable."""
-    # A closed form counts no steps: then all lanes of the batch get the same share.
+    # A closed form has no steps: then all lanes of the batch get the same share of the time.
     useful = np.maximum(batch.rows["steps"], 1)
     trust = np.full(len(useful), np.nan, np.float32)
     return {"trust": trust} | batch.rows | {"wall": batch.wall * useful / useful.sum()}

@@ -1,4 +1,4 @@
-"""The integrators that the lanes of a group choose, by their numbers: known before programs are made."""
+"""The integrators that the lanes of a group choose by their values, measured before their programs are made."""
 
 from collections.abc import Iterator
 
@@ -12,26 +12,26 @@ from ..grid._axes import Group, rows_at
 from ._builder import Builder, cells_of, Devices
 
 
-ROWS = 64  # lanes of a call
+ROWS = 64  # lanes per call
 
 
 class Ways:
-    """Parts a group, so that the lanes of one program share an integrator: the one that `js.solve` would take.
+    """Splits a group so that the lanes of one program share an integrator: the one that `js.solve` would choose.
 
     Arguments:
-        builder: of the group.
+        builder: the builder of the group.
         ts: the times of the sweep.
-        devices: of this process; lanes are measured on the first.
+        devices: devices of this process; lanes are measured on the first.
     """
 
     def __init__(self, builder: Builder, group: Group, ts: Float[Array, " times"], devices: Devices):
         self._builder, self._group, self._device = builder, group, devices.all[0]
-        # Beside its place, since a lane may have no numbers of its own, as where widths are the only axis.
+        # Cells come with their places, since they may be empty, as when static widths are the only axis.
         way = lambda lane: builder.way(builder.leaves(lane[1]), ts)
         self._measure = jax.jit(lambda *lanes: jax.lax.map(way, lanes) if devices.on_cpu else jax.vmap(way)(lanes))
 
     def parts(self, wanted: np.ndarray) -> Iterator[tuple[Group, np.ndarray]]:
-        """The group with each way that wanted lanes go, a flag for each cell of the grid, and the flags of these."""
+        """The group with each way that wanted lanes (flags for cells of the grid) go, and the flags of those lanes."""
         mine = np.zeros_like(wanted)
         mine[self._group.lanes] = wanted[self._group.lanes]
         if len(self._builder.possible) == 1:
@@ -50,9 +50,9 @@ class Ways:
         with memory_for("what chooses an integrator", advice), jax.default_device(self._device):
             for start in range(0, len(places), ROWS):
                 some = places[start : start + ROWS]
-                # Filled up with the last lane, since calls of one size share a compilation.
+                # Padded with the last lane, since calls of one size share a compilation.
                 padded = np.pad(some, (0, min(ROWS, len(self._group.lanes)) - len(some)), "edge")
                 lanes = jax.tree.map(jnp.asarray, (padded, rows_at(cells, padded)))
                 found.append(np.asarray(self._measure(*lanes))[: len(some)])
-        # There may be no lane at all, and NumPy concatenates no empty list.
+        # There may be no lanes, and NumPy cannot concatenate an empty list.
         return np.concatenate([np.zeros(0, int), *found])
