@@ -1,1 +1,1 @@
-"""The places where the lanes of a sweep go: memory, or a Zarr store."""
+"""Where the lanes of a sweep are kept: memory, or a Zarr store."""

@@ -1,4 +1,4 @@
-"""A lane run again, where other versions of libraries trace other programs: numbers say whether it is the same."""
+"""A check for stores from other versions of libraries, whose programs differ: a lane, run again, must agree."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from ._chunks import Chunks
 
 
 TOLERANCES = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4}  # of the largest number
-ROUNDED = ("steps", "wall", "trust")  # may be others where only rounding is
+ROUNDED = ("steps", "wall", "trust")  # may change when only rounding does
 
 
 def require_same_lane(chunks: Chunks, plan: Plan, before: dict[str, str], now: dict[str, str]) -> None:
-    """Raises ValueError if one finished lane of a store, run again, has other values than versions before gave it."""
+    """Raises ValueError if one finished lane of a store, run again, differs from what the earlier versions gave."""
     found = chunks.finished()
     if found is None:
         return
@@ -44,7 +44,7 @@ def _run(plan: Plan, lane: int) -> Rows:
 
 
 def _distance(old: np.ndarray, new: np.ndarray) -> float:
-    """The largest difference, over the largest number; infinite where only one of the two is NaN."""
+    """The largest difference, relative to the largest number; infinite if NaN or infinity is in only one of the two."""
     if old.shape != new.shape or not np.array_equal(np.isfinite(old), np.isfinite(new)):
         return np.inf
     known = np.isfinite(old)

@@ -1,4 +1,4 @@
-"""The chunks of a store: rows of lanes come in any order, and a chunk is written when the last of its own is there."""
+"""The chunks of a store: rows of lanes arrive in any order, and a chunk is written once its last row is there."""
 
 import hashlib
 import json
@@ -21,20 +21,20 @@ from ._layout import Layout
 
 log = logging.getLogger("jaxsolve")
 
-FLUSH_SECONDS = 60.0  # between two writings of unfinished chunks
-FLUSH_SHARE = 0.05  # of the time, at most, goes into that
-SLOWEST_LOOK = 2.0  # seconds between two looks for the chunks of others
-RECORDS = "chunks"  # the folder of their records
+FLUSH_SECONDS = 60.0  # minimum interval between writes of unfinished chunks
+FLUSH_SHARE = 0.05  # largest share of the time spent on these writes
+SLOWEST_LOOK = 2.0  # longest interval in seconds between checks for the chunks of other processes
+RECORDS = "chunks"  # the folder of chunk records
 LARGEST_RECORD = 2**20  # bytes
 
 
 @final
 class Unsound(ValueError):
-    """The files of a chunk do not belong together, as if it was copied, or its writer killed, halfway.
+    """The files of a chunk do not match, as if copying or writing it was interrupted.
 
     Attributes:
-        missing: those of its files that are gone, if that is why.
-        damaged: whether one does not hold what was written.
+        missing: the files that are missing, if this is the reason.
+        damaged: whether a file does not hold what was written.
     """
 
     def __init__(self, said: str, *, missing: Sequence[Path] = (), damaged: bool = False):
@@ -42,29 +42,29 @@ class Unsound(ValueError):
 
 
 class Chunks:
-    """Fills the chunks of a store. Several processes may do so at the same time, each with chunks of its own.
+    """Fills the chunks of a store. Several processes may do so at the same time, each with its own chunks.
 
-    A chunk is one file per variable, and a record of them, which comes last: it names the store, and has a digest of
-    each file. So a chunk counts only as a whole, whether its writer was killed, the power failed, or somebody copied
-    the store while it was filled. A lane has run where `result` is not -1 in such a chunk.
+    A chunk is one file per variable, and a record written after them, which names the store and has a digest of each
+    file. So a chunk counts only if it is complete, even if its writer was killed, the power failed, or the store was
+    copied while it was filled. A lane has run if its `result` in such a chunk is not -1.
 
-    Raises OSError, before it writes, where the store is no longer the one that was opened.
+    Raises OSError before it writes if the store is no longer the one that was opened.
     """
 
     def __init__(self, path: Path, layout: Layout):
         self.path, self.id = path, str(layout.manifest.get("id", ""))
         self.blocks = layout.blocks
-        self.missing = np.ones(math.prod(layout.blocks.grid), bool)  # lanes, as far as this process knows
+        self.missing = np.ones(math.prod(layout.blocks.grid), bool)  # missing lanes, as far as this process knows
         self.failed = set[int]()  # chunks in which failed lanes were seen
-        self._recorded = layout.manifest["format"] >= 4  # earlier formats can be read
+        self._recorded = layout.manifest["format"] >= 4  # earlier formats have no records, but can be read
         self._variables = {item.name: item for item in layout.variables}
         self._coding = Coding(layout.blocks, layout.variables)
-        self._open: dict[int, Rows] = {}  # the chunks that are not whole
+        self._open: dict[int, Rows] = {}  # the chunks that are incomplete
         self._changed: set[int] = set()
         self._next_flush = time.monotonic() + FLUSH_SECONDS
 
     def look(self, numbers: Iterable[int], *, forget_failed: bool = False) -> list[int]:
-        """Takes up those of some chunks that are on disk; failed lanes may be forgotten. Returns the others."""
+        """Reads those of these chunks that are on disk, optionally dropping failed lanes. Returns the other numbers."""
         absent = list[int]()
         for number in numbers:
             rows = self._known(number)
@@ -107,7 +107,7 @@ class Chunks:
                 file.unlink(missing_ok=True)
 
     def write(self, batch: Batch) -> None:
-        """Takes some lanes. Those that have run before are passed over; ValueError for variables of another kind."""
+        """Takes some lanes; those that have run before are skipped. ValueError if a variable's kind differs."""
         rows = rows_of(batch)
         for name, variable in self._variables.items():
             variable.require(rows[name])
@@ -130,15 +130,15 @@ class Chunks:
             self._next_flush = now + max(FLUSH_SECONDS, (now - begin) / FLUSH_SHARE)
 
     def flush(self) -> None:
-        """Writes what is known of the chunks that are not whole."""
+        """Writes the known rows of incomplete chunks."""
         with explained(self.path):
             for number in sorted(self._changed):
                 self._put(number, self._open[number])
 
     def wait(self, lanes: np.ndarray, check: Callable[[], None], patience: float = math.inf) -> None:
-        """Waits until lanes (flat indices) that other processes run are on disk, and so no longer missing.
+        """Waits until lanes (flat indices) that other processes run are on disk, and thus no longer missing.
 
-        Those that have not come after so many seconds stay missing; `check` is called between two looks.
+        Lanes that have not arrived after `patience` seconds stay missing. `check` is called while waiting.
         """
         begin = time.monotonic()
         while True:
@@ -154,11 +154,11 @@ class Chunks:
             time.sleep(min(SLOWEST_LOOK, 0.01 + 0.1 * waited))
 
     def read(self, number: int) -> Rows | None:
-        """The rows of a chunk; None if nothing is known of it.
+        """The rows of a chunk; None if it is not on disk.
 
         Raises:
-            Unsound: what is there counts for nothing; another process may be writing it now.
-            OSError, MemoryError: the system does not give a file, which says nothing of what it holds.
+            Unsound: the files there cannot be used; another process may be writing them now.
+            OSError, MemoryError: the system cannot read a file, which says nothing about its content.
         """
         names, rows = self._files(number), self._empty(number)
         if not names["result"].exists():
@@ -182,7 +182,7 @@ class Chunks:
         return rows
 
     def _digests(self, number: int) -> dict[str, str] | None:
-        """The digests of a chunk's files by variable, as its record has them; None in a store without records."""
+        """The digests of a chunk's files by variable, from its record; None in a store without records."""
         if not self._recorded:
             return None
         file = self._record(number)
@@ -195,7 +195,7 @@ class Chunks:
         return said["files"] if isinstance(said.get("files"), dict) else {}
 
     def _known(self, number: int) -> Rows | None:
-        """The rows of a chunk; None if nothing is known of it, or if it is damaged, which the log tells."""
+        """The rows of a chunk; None if it is not on disk or is damaged, which is logged."""
         try:
             return self.read(number)
         except Unsound as error:
@@ -203,10 +203,10 @@ class Chunks:
             return None
 
     def _ended(self, number: int) -> Rows | None:
-        """The rows of a chunk of which all lanes have run; None of another."""
+        """The rows of a chunk if all its lanes have run; otherwise None."""
         try:
             rows = self.read(number)
-        except Unsound:  # it is being written, or damaged
+        except Unsound:  # it is being written, or it is damaged
             return None
         return None if rows is None or np.any(rows["result"] < 0) else rows
 
@@ -219,7 +219,7 @@ class Chunks:
         try:
             write_together(self.path, {**files, self._record(number): record})
         except FileNotFoundError:
-            require_own(self.path, self.id)  # it went in between
+            require_own(self.path, self.id)  # the store may have been moved in the meantime
             raise
         self._changed.discard(number)
 
@@ -227,7 +227,7 @@ class Chunks:
         return self.path / OURS / RECORDS / ".".join(map(str, self.blocks.place(number)))
 
     def _files(self, number: int) -> dict[str, Path]:
-        """The files of a chunk by variable; `result` is the last. Of nothing, Zarr writes no file."""
+        """The files of a chunk by variable; `result` is the last. Zarr writes no file for an empty array."""
         place = self.blocks.place(number)
         return {
             name: self.path / name / "c" / Path(*map(str, (*place, *(0 for _ in item.shape))))

@@ -1,4 +1,4 @@
-"""The bytes of a chunk's files: Zarr makes them in memory, and they are read into arrays of a size that is known."""
+"""The bytes of a chunk's files: Zarr encodes them in memory, and they are decoded into arrays of known size."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ from ..grid._blocks import GridBlocks
 from ..running._variables import Rows, Variable
 
 
-CHECKSUM = 4  # bytes of Zarr's checksum (CRC32C), which end a file
+CHECKSUM = 4  # bytes of Zarr's checksum (CRC32C) at the end of a file
 
 
 def checked() -> tuple[Any, ...]:
-    """The compressors of a store's arrays. Readers as well are told when bits have changed."""
+    """The compressors of a store's arrays, with a checksum that lets every reader detect changed bits."""
     with needs("sweeps", "a store"):
         from zarr.codecs import Crc32cCodec, ZstdCodec
 
@@ -23,7 +23,7 @@ def checked() -> tuple[Any, ...]:
 
 
 def create_array(group: Any, item: Variable, blocks: GridBlocks, **facts: Any) -> Any:
-    """Makes the array of a variable, in which nothing has run, in a Zarr group."""
+    """Makes the array of a variable in a Zarr group, filled with the value for lanes that have not run."""
     return group.create_array(
         item.name,
         shape=(*blocks.grid, *item.shape),
@@ -36,22 +36,22 @@ def create_array(group: Any, item: Variable, blocks: GridBlocks, **facts: Any) -
 
 
 def decoded(data: bytes, size: int) -> np.ndarray:
-    """The bytes that Zstandard packed; they may be fewer than `size`. Raises ValueError for more, and for damaged ones.
+    """Decompressed bytes (Zstandard), padded with zeros to `size`. Raises ValueError if there are more, or for damage.
 
-    By numcodecs, on which Zarr stands, since Zarr takes as much memory as the packed bytes ask for.
+    Uses numcodecs, on which Zarr is built, since Zarr allocates as much memory as the compressed data asks for.
     """
     from numcodecs.zstd import Zstd
 
     room = np.zeros(size, np.uint8)
     try:
         Zstd().decode(data, room)
-    except RuntimeError as error:  # which the system raises, too, where it has no more threads
+    except RuntimeError as error:  # the system also raises it when it has no more threads
         raise ValueError(str(error)) from error
     return room
 
 
 def packed_size(size: int) -> int:
-    """The most bytes that so many may take on the disk: Zstandard makes what it cannot pack a little larger."""
+    """The largest compressed size of `size` bytes: Zstandard makes incompressible data slightly larger."""
     return size + size // 128 + 1024
 
 
@@ -65,13 +65,13 @@ class Coding:
 
         self._blocks = blocks
         self._files: dict[str, Any] = {}
-        # Also chunks that hold nothing but NaN have a file: they have run.
+        # Chunks that hold only NaN have a file, too: their lanes have run.
         with zarr.config.set({"array.write_empty_chunks": True}):
             group = zarr.open_group(MemoryStore(self._files), mode="w", zarr_format=3)
             self._arrays = {item.name: create_array(group, item, blocks) for item in variables}
 
     def encode(self, number: int, rows: Rows) -> Iterator[tuple[str, bytes]]:
-        """The names of variables, and the bytes of their files for one chunk."""
+        """Yields the names of variables and the bytes of their files for one chunk."""
         region = self._blocks.region(number)
         shape = [part.stop - part.start for part in region]
         for name, values in rows.items():
@@ -81,12 +81,12 @@ class Coding:
             yield name, self._files.pop(key).to_bytes()
 
     def decode(self, number: int, item: Variable, data: bytes) -> np.ndarray:
-        """The rows of a chunk from the bytes of its file. Raises ValueError if they are none."""
+        """The rows of a chunk from the bytes of its file. Raises ValueError if they are damaged."""
         import google_crc32c
 
         content, checksum = data[:-CHECKSUM], data[-CHECKSUM:]
         if google_crc32c.value(content) != int.from_bytes(checksum, "little"):
-            raise ValueError("Stored and computed checksum do not match")  # in Zarr's words
+            raise ValueError("Stored and computed checksum do not match")  # Zarr's wording
         region = self._blocks.region(number)
         kind = np.dtype(item.dtype).newbyteorder("<")
         whole = (*self._blocks.block, *item.shape)

@@ -1,4 +1,4 @@
-"""The files of a store that are not Zarr's, its lock, and errors of the system in words."""
+"""The files of a store that are not Zarr's, its lock, and system errors with explanations."""
 
 import contextlib
 import datetime
@@ -17,22 +17,22 @@ from typing import Any
 from ..._extras import needs
 
 
-OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr's
+OURS = "_jaxsolve"  # the folder of a store for files that are not Zarr's
 MANIFEST, LOCK, WRITER, ID = "manifest.json", "lock", "writer.json", "id"
-PARTIAL = ".partial"  # ending of files that are being written, here as in Zarr's `LocalStore`
+PARTIAL = ".partial"  # suffix of files that are being written, as in Zarr's `LocalStore`
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
-ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}  # what the file should be is not there
-LARGEST = 2**26  # bytes of a file that is read as a whole without knowing how long it should be
+ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}  # there is no such file
+LARGEST = 2**26  # bytes; limit for files whose expected size is unknown
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 AGAIN = "what has run is kept: call the sweep again with the same arguments to run the rest"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file of which readers see everything or, until then, what was there before.
+    """Writes a file atomically: readers see either the whole file or what was there before.
 
-    By hand, since what it writes (the manifest, and last of all the root's metadata) says that other files are
-    complete: it must have reached the disk before it has its name, which Zarr's `LocalStore` does not see to.
+    The files it writes (the manifest, and last the root's metadata) say that other files are complete, so they must
+    reach the disk before they get their names. Zarr's `LocalStore` does not ensure this.
     """
     part = _part(path)
     try:
@@ -49,10 +49,10 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_together(root: Path, files: Mapping[Path, bytes]) -> None:
-    """Writes several files below a folder, in this order, and each as a whole.
+    """Writes several files below a folder, in this order, each atomically.
 
-    All of them are on their way before the first has its name, so that hardly anything can come in between. Folders are
-    made only below those in `root`: if `root` has been moved away, it does not come back as a shell of itself.
+    All of them are written before the first gets its name, so an interruption in between is unlikely. Folders are made
+    only below those in `root`: if `root` has been moved away, it does not reappear as an empty shell.
     """
     parts: dict[Path, Path] = {}
     try:
@@ -72,20 +72,20 @@ def write_together(root: Path, files: Mapping[Path, bytes]) -> None:
 
 
 def _part(file: Path) -> Path:
-    """A file that is to take the place of another one when it is whole."""
+    """The temporary name of a file until it is complete."""
     return file.with_name(f"{file.name}.{uuid.uuid4().hex}{PARTIAL}")
 
 
 def read_regular(file: Path, most: int = LARGEST) -> bytes:
-    """The bytes of a file of at most so many.
+    """The bytes of a file, of which there may be at most `most`.
 
     Raises:
         FileNotFoundError: it is not there.
-        ValueError: it is a link, a device or the like, or is larger: a store may come from anybody.
-        OSError, MemoryError: the system does not give it, which says nothing of what it holds.
+        ValueError: it is a link, a device or the like, or it is larger: stores may come from untrusted sources.
+        OSError, MemoryError: the system cannot read it, which says nothing about its content.
     """
     try:
-        # Neither flag has a say for a plain file; without them a link would be followed, and a FIFO waited for.
+        # The flags do not affect plain files. Without them, links would be followed, and a FIFO would block.
         with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode):
@@ -105,7 +105,7 @@ def read_regular(file: Path, most: int = LARGEST) -> bytes:
 
 
 def odd_entry(path: Path) -> str | None:
-    """The first entry below a folder that is neither a plain file nor a folder, in words; None if there is none."""
+    """A description of the first entry below a folder that is neither a plain file nor a folder; None without one."""
     for item in path.rglob("*"):
         mode = item.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -115,7 +115,7 @@ def odd_entry(path: Path) -> str | None:
 
 
 def require_own(path: Path, identity: str) -> None:
-    """Raises OSError where a store is no longer the one that this process opened: it was moved, removed or replaced."""
+    """Raises OSError if a store is no longer the one that this process opened: it was moved, removed or replaced."""
     try:
         found = read_regular(path / OURS / ID).decode(errors="replace")
     except (FileNotFoundError, ValueError):
@@ -132,26 +132,26 @@ def require_own(path: Path, identity: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON for people to read: lists of numbers stay on one line."""
-    # In JSON no text holds a line break.
+    """Writes JSON in a readable form: lists of numbers stay on one line."""
+    # Strings in JSON contain no line breaks, so this changes only the layout.
     on_one_line = lambda found: re.sub(r"\n *", "", re.sub(r",\n *", ", ", found[0]))
     text = re.sub(r"\[[^\[\]{}]*\]", on_one_line, json.dumps(value, indent=1, allow_nan=False))
     write_whole(path, f"{text}\n".encode())
 
 
 def remove_partial(path: Path) -> None:
-    """Removes what a process that died was writing."""
-    for part in path.rglob(f"*.{32 * '[0-9a-f]'}{PARTIAL}"):  # a user's own stays
+    """Removes the partial files of a process that died."""
+    for part in path.rglob(f"*.{32 * '[0-9a-f]'}{PARTIAL}"):  # only our names: a user's files stay
         part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def explained(path: Path, then: str = AGAIN) -> Iterator[None]:
-    """Turns the system's errors of writing to a store into OSErrors that say what is wrong and what to do."""
+    """A context that turns system errors of writing to a store into OSErrors that say what is wrong and what to do."""
     try:
         yield
     except OSError as error:
-        if error.errno is None or isinstance(error, BlockingIOError):  # our own, which says it all
+        if error.errno is None or isinstance(error, BlockingIOError):  # our own error, already explained
             raise
         why, text = error.strerror or error, f"writing to {path} failed"
         if error.errno in FULL:
@@ -160,14 +160,14 @@ def explained(path: Path, then: str = AGAIN) -> Iterator[None]:
             text, then = f"{path} cannot be written to", f". Choose another store or its permissions; {then}"
         else:
             then = f"; {then}"
-        # The number alone chooses the class of the error: PermissionError and so on.
+        # The number selects the subclass of the error, such as PermissionError.
         raise OSError(error.errno, f"{text} ({why}){then}") from error
 
 
 class Lock:
-    """The right to write to a store: filelock's, and a file beside it that says who holds it.
+    """The right to write to a store: a lock of filelock, and a file beside it that says who holds it.
 
-    The operating system takes the lock back from a process that dies.
+    If the process dies, the operating system releases the lock.
     """
 
     def __init__(self, path: Path):
@@ -180,11 +180,11 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """True if this object holds the lock, or goes on without one where the file system has none."""
+        """True if this object holds the lock, or continues without one because the file system has none."""
         return self._lock.is_locked or self._free
 
     def acquire(self) -> None:
-        """Takes the lock, or raises BlockingIOError. Where the file system has none it warns, and goes on."""
+        """Takes the lock, or raises BlockingIOError. Warns and continues if the file system has no locks."""
         try:
             self._lock.acquire()
         except self._held_elsewhere:
@@ -206,7 +206,7 @@ class Lock:
             raise
 
     def release(self) -> None:
-        """Gives the lock back. A lock that is not held stays so."""
+        """Releases the lock; does nothing if it is not held."""
         self._free = False
         self._lock.release()
 
@@ -214,11 +214,11 @@ class Lock:
         try:
             holder = json.loads((self._path / OURS / WRITER).read_text())
             who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-        except (OSError, ValueError, KeyError):  # it has not written its name yet
+        except (OSError, ValueError, KeyError):  # the holder has not written its name yet
             who = "another process"
         return f"{self._path} is being written by {who}"
 
 
 def now() -> str:
-    """The time, as manifests have it."""
+    """The current time, as manifests show it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

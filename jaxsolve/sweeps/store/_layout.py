@@ -28,10 +28,10 @@ from ._memory import citation, coordinates, FORMAT, new_id, summary
 
 log = logging.getLogger("jaxsolve")
 
-ROOT = "zarr.json"  # the metadata of a store as a whole: once it is there, readers see a dataset
-PATIENCE = 60.0  # seconds after which what one machine writes is seen by all that share its file system
+ROOT = "zarr.json"  # the metadata of the whole store: once it is there, readers see a dataset
+PATIENCE = 60.0  # seconds until files from one machine are visible to all that share its file system
 NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
-LOOK = 0.1  # seconds between two looks
+LOOK = 0.1  # seconds between checks
 
 
 class Layout(NamedTuple):
@@ -45,9 +45,9 @@ class Layout(NamedTuple):
 def new_layout(
     plan: Plan, facts: dict[str, Any], program: TracedGroup, labels: dict[str, str], run: dict[str, Any]
 ) -> Layout:
-    """The layout of a new store: its facts are those of the plan, its labels what ran on which devices, if known.
+    """The layout of a new store. `facts` describe the plan; `labels` say what ran on which devices, if this is known.
 
-    What the lanes of a program of any group hold, those of all groups hold.
+    The program may be of any group: the lanes of all groups hold the same variables.
     """
     variables = variables_of(plan.observables, plan.dynamics, plan.ts, program.runner.out_info)
     largest = max(math.prod(item.shape) * np.dtype(item.dtype).itemsize for item in variables)
@@ -69,11 +69,11 @@ def new_layout(
 
 
 def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
-    """The manifest of a store: who made it, when, where, by which plan; see `docs/sweeps.md`.
+    """The manifest of a store: who made it, when, where and by which plan; see `docs/sweeps.md`.
 
     Raises:
-        FileNotFoundError: there is no store, or another one than a sweep's.
-        ValueError: it is damaged.
+        FileNotFoundError: there is no store, or it is not a sweep's.
+        ValueError: the manifest is damaged.
 
     Example:
         >>> import pathlib, tempfile
@@ -104,7 +104,7 @@ def has_manifest(path: Path) -> bool:
 
 
 def read_layout(path: Path) -> Layout:
-    """Reads the layout of a store, of this or an earlier format. Raises ValueError if its manifest is damaged."""
+    """The layout of a store in this or an earlier format. Raises ValueError if its manifest is damaged."""
     manifest = read_manifest(path)
     try:
         _ = manifest["format"], manifest["attributes"].items(), manifest["runs"][-1]
@@ -120,7 +120,7 @@ def read_layout(path: Path) -> Layout:
 
 
 def require_sizes(layout: Layout) -> None:
-    """Raises ValueError for names that are not those of folders, and sizes that are none: files are sought by them."""
+    """Raises ValueError for invalid folder names or sizes in a layout: paths of files are made from them."""
     natural = lambda sizes, least: all(type(size) is int and size >= least for size in sizes)
     grid, block, variables = layout.blocks.grid, layout.blocks.block, layout.variables
     named = all(isinstance(item.name, str) and is_storable(item.name) for item in variables)
@@ -133,7 +133,7 @@ def require_sizes(layout: Layout) -> None:
 
 
 def require_format(path: Path, layout: Layout) -> None:
-    """Raises ValueError for a store of another format, which can be read, but not carried on."""
+    """Raises ValueError for a store of another format, which can be read but not continued."""
     if (found := layout.manifest["format"]) != FORMAT:
         raise ValueError(
             f"{path} is a store of format {found}, and this version of jaxsolve carries on those of format {FORMAT}: "
@@ -142,7 +142,7 @@ def require_format(path: Path, layout: Layout) -> None:
 
 
 def require_storable(plan: Plan) -> None:
-    """Raises ValueError for names that cannot be those of folders."""
+    """Raises ValueError for names that cannot be folder names."""
     items = [*(argument for axis in plan.axes for argument in axis.arguments), *plan.observables]
     for name in (item.name for item in items):
         if not is_storable(name):
@@ -154,12 +154,12 @@ def require_storable(plan: Plan) -> None:
 
 
 def is_storable(name: str) -> bool:
-    """True if a name can be that of a variable's folder."""
+    """True if a variable of this name can have a folder."""
     return bool(NAME.fullmatch(name) and name.strip(".")) and name != OURS
 
 
 def require_names(plan: Plan, layout: Layout) -> None:
-    """Raises ValueError where a manifest has other arrays than this plan: what it names is what is written to."""
+    """Raises ValueError if a manifest has other arrays than this plan: its names decide which files are written."""
     given = {item.name: item.dims for item in layout.variables}
     known = {item.name: ("t", *item.dims) for item in plan.observables}
     lanes = dict.fromkeys(LANE_VARIABLES, ()) | {"t_saved": ("t",)}
@@ -174,7 +174,7 @@ def require_names(plan: Plan, layout: Layout) -> None:
 
 
 def await_layout(path: Path) -> Layout:
-    """Reads the layout of a store that another process has made; FileNotFoundError if it has not in a minute."""
+    """The layout of a store that another process makes; FileNotFoundError if it is not there within a minute."""
     begin = time.monotonic()
     while not (path / ROOT).exists() or not has_manifest(path):
         if time.monotonic() - begin > PATIENCE:
@@ -187,9 +187,9 @@ def await_layout(path: Path) -> Layout:
 
 
 def skeleton(plan: Plan, layout: Layout) -> dict[str, bytes]:
-    """The files of a store in which nothing has run: metadata and coordinates, the root's metadata last.
+    """The files of a store in which nothing has run: metadata and coordinates, with the root's metadata last.
 
-    They are made in memory, so that they can be written in this order, and compared with what is on the disk.
+    They are made in memory, so that they can be written in this order and compared with those on disk.
     """
     import xarray
 
@@ -210,14 +210,14 @@ def skeleton(plan: Plan, layout: Layout) -> dict[str, bytes]:
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         zarr.consolidate_metadata(store)
     whole = {key: value.to_bytes() for key, value in files.items()}
-    # Zarr takes our folder for an empty group, and passes over what is in it.
+    # These metadata make Zarr treat our folder as an empty group and skip its contents.
     ours = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     root = whole.pop(ROOT)
     return {f"{OURS}/{ROOT}": json.dumps(ours).encode()} | whole | {ROOT: root}
 
 
 def restore(path: Path, files: Mapping[str, bytes]) -> None:
-    """Writes those files of a skeleton that are missing or damaged."""
+    """Writes the files of a skeleton that are missing or damaged."""
     complete = (path / ROOT).exists()
     for key, content in files.items():
         if not _is_sound(path / key, content):
@@ -227,13 +227,13 @@ def restore(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def relabel(path: Path, attributes: dict[str, Any]) -> None:
-    """Gives other values to the attributes of the dataset, all of them."""
+    """Replaces all attributes of the dataset."""
     root = json.loads((path / ROOT).read_text()) | {"attributes": attributes}
     write_whole(path / ROOT, json.dumps(root, indent=2).encode())
 
 
 def _is_sound(file: Path, content: bytes) -> bool:
-    """True if a file is there as this process would write it."""
+    """True if a file is there, as this process would write it."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         found = read_regular(file)
         return found == content or (file.name == ROOT and json.loads(found) == json.loads(content))
@@ -241,9 +241,9 @@ def _is_sound(file: Path, content: bytes) -> bool:
 
 
 def require_ours(path: Path, *, resume: bool) -> None:
-    """Raises FileExistsError where something stands that is not to be touched.
+    """Raises FileExistsError if the path holds something that must not be touched.
 
-    What a sweep left that died before it wrote a manifest may be overwritten.
+    The remains of a sweep that died before it wrote a manifest may be overwritten.
     """
     if not path.exists():
         return

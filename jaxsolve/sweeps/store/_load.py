@@ -1,4 +1,4 @@
-"""Reads a store, which may come from anybody, into memory."""
+"""Reads a store, which may come from an untrusted source, into memory."""
 
 import contextlib
 import math
@@ -24,31 +24,31 @@ from ._layout import has_manifest, Layout, read_layout, require_sizes, ROOT
 if TYPE_CHECKING:
     import xarray
 
-CODECS = {"bytes", "vlen-utf8", "zstd", "crc32c"}  # those that a sweep, or `save`, writes
-TEXT = 2**24  # bytes of a chunk of labels
+CODECS = {"bytes", "vlen-utf8", "zstd", "crc32c"}  # those used by a sweep or by `save`
+TEXT = 2**24  # most bytes of a chunk of labels
 MEND = "the sweep that made the store, called again with the same arguments, runs those lanes again"
-SETTLED = 0.3  # seconds in which a process that writes a chunk has written it
+SETTLED = 0.3  # seconds within which a process finishes writing a chunk
 
 
 def load(path: str | os.PathLike) -> "xarray.Dataset":
-    """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`.
+    """The dataset of a sweep's store, in memory. Lanes that have not run are NaN, and -1 in `result` and `steps`.
 
-    A sweep may still fill it: each chunk is read as a whole or not at all.
+    A sweep may still be filling the store: each chunk is read either completely or not at all.
 
     Raises:
         FileNotFoundError: there is no store.
-        ValueError: a file is damaged, by its checksum, or is none that a sweep writes, such as a link.
-        OSError: the system does not give a file.
-        MemoryError: it is larger than what is free.
+        ValueError: a file is damaged, by its checksum, or is not one that a sweep writes, such as a link.
+        OSError: the system cannot read a file.
+        MemoryError: the dataset is larger than the free memory.
 
     Warns:
-        UserWarning: files of lanes that have run are missing, damaged, or do not fit together; those lanes are missing.
+        UserWarning: files of lanes that have run are missing or do not match; those lanes are read as missing.
 
     Example:
         >>> data = js.sweeps.load("run.zarr")  # doctest: +SKIP
     """
     path = Path(path)
-    if not path.exists():  # looked at first: the libraries take seconds to load
+    if not path.exists():  # checked first: the libraries take seconds to import
         raise FileNotFoundError(f"there is no store at {path}")
     with needs("sweeps", "a store"):
         import xarray
@@ -59,7 +59,7 @@ def load(path: str | os.PathLike) -> "xarray.Dataset":
         raise ValueError(f"{path} holds {odd}, which no sweep makes and which may lead anywhere; remove it")
     layout = None
     if has_manifest(path):
-        with contextlib.suppress(ValueError):  # a damaged manifest leaves the arrays as they are
+        with contextlib.suppress(ValueError):  # arrays can be read even if the manifest is damaged
             layout = read_layout(path)
             require_sizes(layout)
     ours = {} if layout is None else {item.name: item for item in layout.variables}
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike) -> "xarray.Dataset":
         if layout is not None:
             _require_layout(arrays, layout)
         _require_room(path, arrays)
-        for name in arrays.keys() - ours.keys():  # which Zarr reads
+        for name in arrays.keys() - ours.keys():  # these are read by Zarr itself
             _require_chunks(path / name, arrays[name])
         with xarray.open_zarr(path, chunks=None) as opened:
             data = opened.drop_vars(ours).load().drop_encoding()
@@ -82,15 +82,15 @@ def load(path: str | os.PathLike) -> "xarray.Dataset":
     except OSError as error:
         if error.errno is None or isinstance(error, FileNotFoundError):
             raise ValueError(f"{path} is damaged: {error}. To mend it: {MEND}") from error
-        if str(path) in str(error):  # it names the file
+        if str(path) in str(error):  # the message already names the file
             raise
         raise OSError(error.errno, f"reading {path} failed ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:  # what Zarr and its codecs make of such bytes
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # Zarr and its codecs raise these for bad bytes
         raise ValueError(f"{path} is damaged: {error}. To mend it: {MEND}") from error
 
 
 def _require_layout(arrays: dict[str, Any], layout: Layout) -> None:
-    """Raises ValueError where Zarr's metadata have other arrays than the manifest."""
+    """Raises ValueError if Zarr's metadata have other arrays than the manifest."""
     said = {item.name: (*layout.blocks.grid, *item.shape) for item in layout.variables}
     if said != {name: arrays[name].shape for name in said if name in arrays}:
         raise ValueError(f"its manifest has variables of the shapes {said}, and its metadata others")
@@ -108,7 +108,7 @@ def _require_room(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def _require_chunks(folder: Path, array: Any) -> None:
-    """Raises ValueError for chunks that unpack to more than the array's metadata say."""
+    """Raises ValueError for other codecs, or chunks that decompress to more bytes than the array's metadata say."""
     codecs = [codec["name"] for codec in array.metadata.to_dict()["codecs"]]
     if not CODECS.issuperset(codecs) or codecs.count("zstd") > 1:
         raise ValueError(
@@ -130,7 +130,7 @@ def _item_bytes(array: Any) -> int:
 
 
 def _rows(path: Path, layout: Layout) -> Rows:
-    """The values of all variables, of the shape of the grid and their own."""
+    """The values of all variables, in the shape of the grid followed by their own."""
     chunks = Chunks(path, layout)
     grid = layout.blocks.grid
     values = {item.name: np.full((*grid, *item.shape), item.missing, item.dtype) for item in layout.variables}
@@ -153,7 +153,7 @@ def _rows(path: Path, layout: Layout) -> Rows:
 
 
 def _begun(path: Path, blocks: GridBlocks) -> list[int]:
-    """The numbers of the chunks of which a record, or a `result`, is there: of a foreign grid there may be too many."""
+    """The numbers of the chunks that have a record or a `result`: a huge grid may have too many chunks to try all."""
     result = path / "result" / "c"
     names = [file.name.split(".") for file in (path / OURS / RECORDS).glob("*")]
     names += [list(file.relative_to(result).parts) for file in result.rglob("*")]
@@ -164,7 +164,7 @@ def _begun(path: Path, blocks: GridBlocks) -> list[int]:
 
 
 def _fill(chunks: Chunks, values: Rows, numbers: Iterable[int]) -> dict[int, Unsound]:
-    """Puts chunks in their places; returns those that are unsound, and why."""
+    """Puts chunks in their places in `values`; returns the errors of those that are unsound."""
     wrong = dict[int, Unsound]()
     for number in numbers:
         try:

@@ -1,4 +1,4 @@
-"""Stores, where the lanes of a sweep go: what they say of how it ran, and the one that keeps them in memory."""
+"""The store that keeps the lanes of a sweep in memory, and the facts that all stores record about a run."""
 
 import os
 import platform
@@ -27,9 +27,9 @@ from ._files import now
 if TYPE_CHECKING:
     import xarray
 
-FORMAT = 4  # of the store; a change that other versions cannot carry on raises it
-DEVICE = ("device", "devices", "backend")  # what a run says of its devices
-BETWEEN = "; "  # devices and dynamics of one dataset
+FORMAT = 4  # of the store; increased when other versions could no longer continue it
+DEVICE = ("device", "devices", "backend")  # the facts of a run about its devices
+BETWEEN = "; "  # separates the devices, or the dynamics, of one dataset
 
 
 class MemoryStore:
@@ -37,7 +37,7 @@ class MemoryStore:
 
     def __init__(self, plan: Plan):
         self.plan = plan
-        self.missing = np.ones(plan.lanes, bool)  # which lanes have yet to run: a flag for each cell of the grid
+        self.missing = np.ones(plan.lanes, bool)  # whether each cell of the grid has yet to run
         self._labels: dict[str, str] = {}
         self._batches: list[Batch] = []
 
@@ -49,7 +49,7 @@ class MemoryStore:
             self._labels = credited(self._labels, batch.origin)
 
     def dataset(self) -> "xarray.Dataset":
-        """The axes in order, then t, then the observable's dimensions."""
+        """The dataset: the axes in order, then t, then the observable's dimensions."""
         import xarray
 
         plan, batches = self.plan, self._batches
@@ -69,7 +69,7 @@ class MemoryStore:
 
 
 def trimmed(data: "xarray.Dataset") -> "xarray.Dataset":
-    """A dataset without the times saved where none is rounded, and without trust where no lane has a certificate."""
+    """A dataset without `t_saved` if no saved time is rounded, and without `trust` if no lane has a certificate."""
     saved, trust = data.get("t_saved"), data.get("trust")
     if saved is not None and np.all(saved == data["t"].astype(saved.dtype)):
         data = data.drop_vars("t_saved")
@@ -95,16 +95,16 @@ def save(dataset: "xarray.Dataset", path: str | os.PathLike) -> None:
         ...     js.sweeps.load(pathlib.Path(folder) / "run.zarr").identical(data)
         True
     """
-    # Strings of one length have no Zarr v3 specification; strings of any length do.
+    # Zarr v3 specifies variable-length strings, but not fixed-length ones.
     text = {name: coord.astype(object) for name, coord in dataset.coords.items() if coord.dtype.kind == "U"}
     with warnings.catch_warnings():
-        # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardize it.
+        # xarray looks for consolidated metadata by default, but Zarr warns that version 3 does not specify them yet.
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         dataset.assign_coords(text).to_zarr(Path(path), mode="w-", consolidated=True, zarr_format=3)
 
 
 def citation() -> str:
-    """The text by which to cite the library."""
+    """The text to cite the library with."""
     facts = metadata.metadata("jaxsolve")
     return f"{facts['Author']}: jaxsolve. {facts['Summary']} Version {facts['Version']}."
 
@@ -123,7 +123,7 @@ def environment() -> dict[str, Any]:
 
 
 def summary(labels: dict[str, str], run: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a dataset, of what ran on which devices, and facts of `environment` or `run_facts`."""
+    """A dataset's attributes, from labels (what ran on which devices) and facts of `environment` or `run_facts`."""
     facts = {
         **labels,
         "created": now(),
@@ -134,21 +134,21 @@ def summary(labels: dict[str, str], run: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_facts(*, elsewhere: bool) -> dict[str, Any]:
-    """One entry of a manifest's list of runs. Lanes that run elsewhere tell later on which devices."""
+    """One entry of a manifest's list of runs. If lanes run elsewhere, their devices are added later."""
     who = {"id": new_id(), "host": socket.gethostname(), "pid": os.getpid()}
     what = {name: fact for name, fact in environment().items() if not (elsewhere and name in DEVICE)}
     return {"started": now(), **who, **what, "git": commit(Path.cwd())}
 
 
 def new_id() -> str:
-    """A random name, of a store or of one run that fills it."""
+    """A random name for a store, or for one run that fills it."""
     return uuid.uuid4().hex
 
 
 def commit(folder: Path) -> str | None:
-    """The commit that is checked out where a folder lies; None without git or a repository.
+    """The commit that is checked out in a folder; None without git or a repository.
 
-    Files may have changed since. To look would be to run what the repository configures; `rev-parse` runs nothing.
+    Files may have changed since. Checking that could run programs that the repository configures; `rev-parse` does not.
     """
     command = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
     try:
@@ -158,18 +158,18 @@ def commit(folder: Path) -> str | None:
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The differences from an earlier run that can change the last digits, one line each."""
+    """The differences from an earlier run that may change the last digits, one line each."""
     keys = [key for key in (*DEVICE, "versions", "xla_flags") if key in before and key in now]
     old, new = ({key: run[key] for key in keys} for run in (before, now))
     return [line.replace("in the store", "before") for line in differences(old, new)]
 
 
 def credited(labels: Mapping[str, str], origin: Origin) -> dict[str, str]:
-    """The attributes of a dataset that say what ran, and on which devices, with this one among them."""
+    """The attributes of a dataset that say what ran on which devices, with this origin added."""
     new = {"dynamics": origin.dynamics, "device": origin.device}
     return {name: joined(labels.get(name), text) for name, text in new.items()}
 
 
 def joined(texts: str | None, text: str) -> str:
-    """A list of texts, with one that may be new."""
+    """A list of texts, with one added unless it is there already."""
     return BETWEEN.join(dict.fromkeys([*([] if texts is None else texts.split(BETWEEN)), text]))

@@ -1,4 +1,4 @@
-"""A sweep's store on disk, for the process that holds it."""
+"""A sweep's store on disk, for the process that holds it and for others that write to it."""
 
 import abc
 import contextlib
@@ -46,25 +46,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jaxsolve")
 
-HOSTS = "hosts"  # the folder in which processes that do not hold the store say where and how they run lanes
+HOSTS = "hosts"  # the folder where processes that do not hold the store record where and how they run lanes
 
 
 class AbstractOnDisk(abc.ABC):
-    """A Zarr store, for a process that writes chunks of it, which are known while it is entered."""
+    """A Zarr store, for a process that writes chunks of it. It is a context; `chunks` is set on entering."""
 
     path: Path
-    plan: Plan  # with what the store knows of the size of its batches
+    plan: Plan  # with the batch sizes recorded in the store
     chunks: Chunks
-    mine: Any = True  # or flags of the lanes that this process is to run, where others run the rest
+    mine: Any = True  # or flags of the lanes that this process runs, if others run the rest
 
     @property
     def writes(self) -> bool:
-        """False for a complete store that this process can only read."""
+        """Whether this process may write; False for a complete store that it can only read."""
         return True
 
     @property
     def missing(self) -> np.ndarray:
-        """The lanes that this process has yet to run: a flag for each cell of the grid."""
+        """A flag for each cell of the grid: whether this process has yet to run this lane."""
         return self.chunks.missing & self.mine
 
     @abc.abstractmethod
@@ -77,26 +77,26 @@ class AbstractOnDisk(abc.ABC):
         return trimmed(load(self.path))
 
     def take_up(self, layout: _layout.Layout) -> None:
-        """Checks the names in a layout, and learns from it the sizes of batches."""
+        """Checks the names in a layout, and adopts its batch sizes."""
         _layout.require_names(self.plan, layout)
         known = layout.manifest["batch_size"]
         sizes = {group.name: known["used"].get(group.name, known["asked"]) for group in self.plan.groups}
         self.plan = dataclasses.replace(self.plan, sizes=sizes)
 
     def flush_after(self, error: Any) -> None:
-        """Writes unfinished chunks, but after a second signal, when there is no time, and errors of writing."""
+        """Writes unfinished chunks, except after a second signal, when there is no time, or an error of writing."""
         if not isinstance(error, OSError | KeyboardInterrupt) or isinstance(error, Stopped):
             self.chunks.flush()
 
 
 class HeldStore(AbstractOnDisk):
-    """Keeps the lanes in a Zarr store, chunk by chunk as they finish, and takes up where another process stopped.
+    """Keeps the lanes in a Zarr store, chunk by chunk as they finish, and continues where another process stopped.
 
-    While it is entered no other process can hold the store. Beside the Zarr arrays, the folder `_jaxsolve` has the
-    manifest and the lock. A new store learns what its lanes hold from `first`, which traces the program of a group.
-    Batches are shared by so many `devices`: 0 if lanes run in other processes.
+    It is a context that locks the store against other processes. Beside the Zarr arrays, the folder `_jaxsolve` has the
+    manifest and the lock. A new store learns its variables from `first`, which traces the program of a group. `devices`
+    is the number of devices that share a batch, 0 if lanes run in other processes.
 
-    Raises and warns, on entering, as `sweep` says; at once, if the path is none.
+    Raises and warns on entering, as `sweep` documents; an invalid path raises immediately.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class HeldStore(AbstractOnDisk):
     def __enter__(self) -> "HeldStore":
         with explained(self.path, "nothing has run"):
             _layout.require_ours(self.path, resume=self._resume)
-            self._made = not self.path.exists()  # whether this process makes the folder
+            self._made = not self.path.exists()  # whether this process created the folder
             try:
                 (self.path / OURS).mkdir(parents=True, exist_ok=True)
                 self._lock.acquire()
             except OSError as error:
-                # A store that is complete can be read without the lock.
+                # A complete store can be read without the lock.
                 if error.errno not in READ_ONLY or not _layout.has_manifest(self.path):
                     raise
         try:
@@ -157,7 +157,7 @@ class HeldStore(AbstractOnDisk):
         self.chunks.write(batch)
 
     def record(self, origin: Origin, lanes: int) -> None:
-        """Notes where and how another process says to have written some lanes; 0 if it does not say how many."""
+        """Records where and how another process reports having written some lanes; 0 if it does not say how many."""
         used, run = self._manifest["batch_size"]["used"], self._manifest["runs"][-1]
         workers = run.setdefault("workers", {})
         workers[origin.where] = workers.get(origin.where, 0) + lanes
@@ -165,7 +165,7 @@ class HeldStore(AbstractOnDisk):
         self._note(origin, min(origin.size, used.get(origin.group, origin.size)))
 
     def record_hosts(self) -> None:
-        """Notes what the processes of `Hosts` have left word of; their lanes are on disk."""
+        """Records the reports that the processes of `Hosts` have left; their lanes are on disk."""
         files = sorted((self.path / OURS / HOSTS).glob("*.json"))
         for file in files:
             for facts in json.loads(file.read_text()):
@@ -176,10 +176,10 @@ class HeldStore(AbstractOnDisk):
             file.unlink()
 
     def confirm(self, promised: np.ndarray, check: Callable[[], None]) -> None:
-        """Looks for the lanes that other processes, which have stopped, say that they have written.
+        """Waits for the lanes that other processes, which have stopped, report as written.
 
-        `promised` has a flag for each cell of the grid; `check` is called now and then. Raises OSError if some have not
-        arrived.
+        `promised` has a flag for each cell of the grid; `check` is called now and then. Raises OSError if some do not
+        arrive.
         """
         if promised.any():
             self._save()
@@ -190,11 +190,11 @@ class HeldStore(AbstractOnDisk):
                 f"{lost} lanes that other processes wrote to {self.path} are not there: a store that several processes "
                 "fill must be a folder that all of them see"
             )
-        # And those of tasks that were not waited for until their end.
+        # Also take lanes of tasks whose end was not awaited.
         self.chunks.wait(np.flatnonzero(self.missing), check, patience=0.0)
 
     def _begin(self) -> None:
-        """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
+        """Makes a store in which nothing has run. Readers see no store until its last file is there."""
         self.plan.check()
         program = self._first()
         facts = plan_facts(self.plan)
@@ -209,7 +209,7 @@ class HeldStore(AbstractOnDisk):
         self.chunks = Chunks(self.path, layout)
 
     def _open(self) -> None:
-        """Takes up a store: checks it, and finds what has run."""
+        """Opens an existing store: checks it, and finds the lanes that have run."""
         layout = _layout.read_layout(self.path)
         _layout.require_format(self.path, layout)
         known = layout.manifest["plan"]
@@ -221,7 +221,7 @@ class HeldStore(AbstractOnDisk):
         if self._lock.held:
             self.record_hosts()
         absent = chunks.look(range(len(chunks.blocks)))
-        if known["versions"] != facts["versions"]:  # whose programs cannot be compared
+        if known["versions"] != facts["versions"]:  # their programs cannot be compared
             require_same_lane(chunks, self.plan, known["versions"], facts["versions"])
             known |= {key: facts[key] for key in ("programs", "versions") if known[key] != ANYTHING}
             if self._lock.held:
@@ -230,7 +230,7 @@ class HeldStore(AbstractOnDisk):
         if again or np.any(chunks.missing):
             with explained(self.path):
                 if not self._lock.held:
-                    self._lock.acquire()  # raises what it raised before
+                    self._lock.acquire()  # raises the same error as on entering
                 if again:
                     chunks.look(sorted(again), forget_failed=True)
                 self._carry_on(absent)
@@ -264,7 +264,7 @@ class HeldStore(AbstractOnDisk):
             _layout.restore(self.path, _layout.skeleton(self.plan, layout))
 
     def _note(self, origin: Origin, size: int) -> None:
-        """Sees to it that manifest and attributes say where and how lanes ran."""
+        """Adds to the manifest and the attributes where and how lanes ran."""
         attributes, used = self._manifest["attributes"], self._manifest["batch_size"]["used"]
         sizes = sorted({*({**used, origin.group: size}.values())})
         said = credited(attributes, origin) | {"batch_size": sizes if len(sizes) > 1 else sizes[0]}
@@ -284,11 +284,11 @@ class HeldStore(AbstractOnDisk):
         write_json(self._file, self._manifest)
 
     def _undo(self) -> None:
-        """Leaves nothing behind where nothing has begun, and gives the lock back."""
+        """Removes the files of a store that has not begun, and releases the lock."""
         if self._lock.held and not _layout.has_manifest(self.path):
             with contextlib.suppress(OSError):
                 remove_partial(self.path)
-                for name in (ID, WRITER, LOCK):  # without its file another process may take the lock
+                for name in (ID, WRITER, LOCK):  # the lock last: without its file, another process may take it
                     (self.path / OURS / name).unlink(missing_ok=True)
                 (self.path / OURS).rmdir()
                 if self._made:
@@ -297,10 +297,10 @@ class HeldStore(AbstractOnDisk):
 
 
 class JoinedStore(AbstractOnDisk):
-    """A store that another process holds, of which this one writes whole chunks.
+    """A store that another process holds, to which this one writes whole chunks.
 
-    It may be asked for these lanes (flat indices). The index is that of this process among those of `Hosts`, which
-    leave word for the holder; None if the caller tells it. The identity is that of the store; None takes the one there.
+    `lanes` are the flat indices that it may be asked for. `index` is the number of this process among those of `Hosts`,
+    which leave reports for the holder; None if the caller reports. `identity` is the store's; None accepts any.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class JoinedStore(AbstractOnDisk):
             require_own(self.path, self._identity)
         self.take_up(layout)
         self.chunks = Chunks(self.path, layout)
-        # A process that was lost may have written some of them.
+        # A lost process may have written some of these lanes.
         self.chunks.look(map(int, np.unique(self.chunks.blocks.of(self._lanes))))
         return self
 
@@ -323,7 +323,7 @@ class JoinedStore(AbstractOnDisk):
         self.flush_after(error)
 
     def write(self, batch: Batch) -> None:
-        # Before its chunk, since the holder may close the store with the last one.
+        # Report before the chunk is written: the holder may close the store after the last chunk.
         if self._index is not None and batch.origin is not None and batch.origin not in self._origins:
             self._origins.append(batch.origin)
             require_own(self.path, self.chunks.id)
