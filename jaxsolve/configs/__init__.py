@@ -1,4 +1,4 @@
-"""Sweeps that a TOML file says."""
+"""Sweeps described by TOML files."""
 
 from ._read import read_config as read_config
 from ._refusals import ConfigError as ConfigError

@@ -1,7 +1,6 @@
 """The names that a config may use, and where: public ones of jaxsolve, solvers of diffrax, optimizers of optax.
 
-What a config says of such a thing is checked when the config is read; the thing is made when the values of axes are
-known.
+Arguments are checked when the config is read; objects are made when the values of axes are known.
 """
 
 import dataclasses
@@ -27,9 +26,9 @@ from ._refusals import check_memory, check_sizes, ConfigError, errors_of, shown,
 
 TYPE = "type"  # the key of a table that names what it makes
 BIAS = "bias"  # the key of a scaling with the scales of biases
-# Arguments that no text can give.
+# Arguments that cannot be written as text.
 UNSAYABLE = frozenset({"dtype", "fn", "law", "optimizers", "problem", "self", "tableau", "target"})
-# What may stand in a chain before an optimizer, and rates that change from step to step.
+# Transformations that may precede an optimizer in a chain, and rates that change from step to step.
 CHAINED = (optax.add_decayed_weights, optax.adaptive_grad_clip, optax.centralize, optax.clip, optax.clip_by_global_norm)
 SCHEDULES = (
     optax.constant_schedule,
@@ -45,31 +44,31 @@ ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The things that may stand in one place of a config."""
+    """The objects that may stand in one place of a config."""
 
-    noun: str  # what it is called in messages
-    known: Mapping[str, Callable[..., Any]]  # what makes it, by name
-    plain: Callable[[Any], Any] | None = None  # reads a value that is no table; None where it is the name of something
+    noun: str  # their name in messages
+    known: Mapping[str, Callable[..., Any]]  # their makers, by name
+    plain: Callable[[Any], Any] | None = None  # reads a value that is not a table; None if such a value is a name
     arrays: bool = False  # whether a list stands for an array instead
-    together: Callable[..., Any] | None = None  # makes one thing of the several in a list, where there may be several
+    together: Callable[..., Any] | None = None  # combines the objects in a list, if there may be several
 
     def find(self, name: Any) -> Callable[..., Any]:
-        """The maker of the thing of this name; raises ValueError, with the nearest name, if there is none."""
+        """The maker with this name; raises ValueError, with the nearest name, if there is none."""
         if isinstance(name, str) and name in self.known:
             return self.known[name]
         raise ValueError(unknown(name, self.known, self.noun))
 
     def of(self, value: Any) -> Any:
-        """The thing that a value without a table stands for."""
+        """The object that a value other than a table stands for."""
         return self.find(value)() if self.plain is None else self.plain(value)
 
 
-ARRAY = Kind("array", {}, plain=jnp.asarray)  # of a list of numbers, or of lists
+ARRAY = Kind("array", {}, plain=jnp.asarray)  # from a list of numbers or of lists
 
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
-    """The kinds of things that a config holds, by the name of the place where they stand."""
+    """The kinds of objects that a config holds, by the name of the argument that takes them."""
     networks = Kind("network", _makers(nets.AbstractNetwork, nets))
     scalings = {name: rule.__func__ for name, rule in vars(nets.Scaling).items() if isinstance(rule, staticmethod)}
     takes_a_rate = lambda f: inspect.isfunction(f) and [*inspect.signature(f).parameters][:1] == ["learning_rate"]
@@ -88,7 +87,7 @@ def kinds() -> dict[str, Kind]:
         "dynamics": Kind("dynamics", _makers(AbstractDynamics, dynamics, theory)),
         "flow": Kind("dynamics", _makers(AbstractDynamics, dynamics)),
         "integrator": solvers,
-        "solver": solvers,  # inside of another
+        "solver": solvers,  # an integrator inside another one
         "optimizer": Kind(optimizers.noun, {**optimizers.known, **chained}, together=optax.chain),
         **dict.fromkeys(("learning_rate", "rate"), Kind("schedule of optax", schedules, plain=lambda rate: rate)),
         "transform": Kind("transform", _makers(data.AbstractTransform, data), together=lambda *several: several),
@@ -101,7 +100,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def _public(fits: Callable[[Any], bool], *rooms: types.ModuleType) -> dict[str, Callable[..., Any]]:
-    """The public contents of rooms that fit a place, by name, without those called Abstract... or find_..."""
+    """The public contents of modules that fit a place, by name, except those named Abstract... or find_..."""
     every = [(name, value) for room in rooms for name, value in vars(room).items()]
     return {name: value for name, value in every if not name.startswith(("_", "Abstract", "find_")) and fits(value)}
 
@@ -119,7 +118,7 @@ def _makers(base: type, *rooms: types.ModuleType) -> dict[str, Callable[..., Any
 
 
 def random_key(seed: Any) -> Any:
-    """The random key of a seed, an integer or a traced one."""
+    """The random key of an integer seed, which may be traced."""
     real = hasattr(seed, "dtype") and not jnp.issubdtype(seed.dtype, jnp.integer)
     if real or isinstance(seed, bool | float | str | tuple):
         raise TypeError(f"key must be an integer, the seed of jax.random.key, got {describe(seed)}")
@@ -127,11 +126,11 @@ def random_key(seed: Any) -> Any:
 
 
 Node = Any
-"""A `Recipe`, a `Formula`, a tuple of nodes, or a value that is known already."""
+"""A `Recipe`, a `Formula`, a tuple of nodes, or a known value."""
 
 
 class Recipe:
-    """A call that waits for the values of axes: of `make` with arguments that are nodes, somewhere in the config."""
+    """A call of `make` that waits for the values of axes: its arguments are nodes. `where` is its place in a config."""
 
     def __init__(self, make: Callable[..., Any], arguments: Mapping[str, Node], where: str):
         self.make = make
@@ -141,10 +140,10 @@ class Recipe:
         check_sizes(make, self.arguments, where)  # as far as they are known
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """The object for these values of axes. Raises ConfigError if it does not take them."""
-        with errors_of(self.where):  # nothing but what the config says is called here
+        """The object for these values of axes. Raises ConfigError if `make` rejects them."""
+        with errors_of(self.where):  # all calls in here come from the config, and so do their errors
             arguments = {name: value_of(node, values) for name, node in self.arguments.items()}
-            check = check_sizes if self.names else check_memory  # of what is traced a sweep knows the memory
+            check = check_sizes if self.names else check_memory  # a sweep itself knows the memory of what it traces
             check(self.make, arguments, self.where)
             return self.make(**arguments)
 
@@ -157,7 +156,7 @@ def names_in(node: Node) -> frozenset[str]:
 
 
 def value_of(node: Node, values: Mapping[str, Any]) -> Any:
-    """The value that a node stands for, given those of the axes."""
+    """The value of a node, given the values of axes."""
     if isinstance(node, Recipe | Formula):
         return node.value(values)
     return tuple(value_of(part, values) for part in node) if type(node) is tuple else node
@@ -166,7 +165,7 @@ def value_of(node: Node, values: Mapping[str, Any]) -> Any:
 def read_object(value: Any, kind: Kind, where: str) -> Node:
     """Reads a name, or a table with a `type` and arguments.
 
-    What depends on no axis is made at once, so that its errors are known at once, and data are read once. Raises
+    An object that depends on no axis is made immediately, so that its errors show early and data are read once. Raises
     ConfigError if a name or key is unknown, with the nearest one, or an argument is missing or of another type.
     """
     if _is_formula(value) or (kind.plain is not None and not isinstance(value, Mapping)):
@@ -186,7 +185,7 @@ def read_object(value: Any, kind: Kind, where: str) -> Node:
 
 
 def read_arguments(make: Callable[..., Any], given: Any, where: str, called: str = "") -> dict[str, Node]:
-    """Reads the arguments of a call. Raises ConfigError as `read_object`."""
+    """Reads the arguments of a call. Raises ConfigError as `read_object` does."""
     called, named = called or make.__name__, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     every = inspect.signature(make).parameters
     accepted = {name: p for name, p in every.items() if p.kind in named and name not in UNSAYABLE}
@@ -239,7 +238,7 @@ def _is_formula(value: Any) -> bool:
 def _plain_types(annotation: Any) -> tuple[type, ...]:
     """The types that an annotation accepts, if all of them can be written in TOML.
 
-    `None` is to leave it out; `Padded` comes from an axis.
+    `None` means to leave the argument out; `Padded` comes from an axis.
     """
     parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     plain = tuple(part for part in parts if part in (bool, int, float, str))

@@ -1,4 +1,4 @@
-"""Arithmetic with the values of axes, as a config writes it."""
+"""Arithmetic with the values of axes, as written in a config."""
 
 import ast
 import functools
@@ -12,16 +12,16 @@ import jax.numpy as jnp
 from ._refusals import ConfigError, unknown
 
 
-MARK = "="  # how the text of a formula begins
+MARK = "="  # the first character of a formula
 MAX_LENGTH = 1000  # characters
-MAX_DEPTH = 50  # of brackets, signs and operators inside one another
+MAX_DEPTH = 50  # of nested brackets, signs and operators
 MAX_BITS = 64  # of an integer
 MAX_EXPONENT = 64  # of an array to an integer power, which is multiplied out
 MAX_DIGITS = 20  # that `round` keeps
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """A power of which it is known that it can be computed."""
+    """A power, if it can be computed cheaply."""
     if isinstance(base, int) and isinstance(exponent, int):
         if exponent > 0 and abs(base) > 1 and exponent * (abs(base).bit_length() - 1) > MAX_BITS:
             raise OverflowError(f"an integer of more than {MAX_BITS} bits")
@@ -31,7 +31,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _product(one: Any, two: Any) -> Any:
-    """Exact for integers; arrays of 32 bits become real, as they overflow without a word, and keys refuse them."""
+    """The product, exact for integers. 32-bit arrays become floats: integers overflow silently, keys reject floats."""
     exact = jnp.result_type(int).itemsize == 8
     return _number(one, exact=exact) * _number(two, exact=exact)
 
@@ -47,7 +47,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-# What is called with plain numbers, and with arrays: a width must stay an integer.
+# The functions for plain numbers and for arrays: a width must stay an integer.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sqrt": (math.sqrt, jnp.sqrt),
     "exp": (math.exp, jnp.exp),
@@ -63,7 +63,7 @@ EXACT_FUNCTIONS = ("abs", "min", "max")
 class Formula:
     """A formula such as `=2 * gamma**-2`: numbers, names of axes, + - * / // % **, and a few functions.
 
-    A name alone stands for any value, also for text. Raises ConfigError, with the place, if the text is none.
+    A name alone may stand for any value, also for text. Raises ConfigError, with the place, if it is not a formula.
     """
 
     def __init__(self, text: str, where: str):
@@ -83,7 +83,7 @@ class Formula:
     def __repr__(self) -> str:
         return self.text
 
-    def __reduce__(self) -> Any:  # what it has made of its text cannot be pickled
+    def __reduce__(self) -> Any:  # the functions made from the text cannot be pickled
         return Formula, (self.text, self.where)
 
     def value(self, values: Mapping[str, Any]) -> Any:
@@ -95,7 +95,7 @@ class Formula:
             raise ConfigError(f"{self.where}: {self.text!r} has no value for {known}: {error}") from error
 
     def _read(self, node: ast.AST) -> Callable[[Mapping[str, Any]], Any]:
-        """The function of values of axes that a node stands for; raises ConfigError for what no formula may hold."""
+        """The function of axis values that a node stands for; raises ConfigError if no formula may hold the node."""
         match node:
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
                 if isinstance(number, int) and number.bit_length() > MAX_BITS:
@@ -106,7 +106,7 @@ class Formula:
                 return lambda values: values[name]
             case ast.UnaryOp(op=op) | ast.BinOp(op=op) if type(op) in OPERATORS:
                 parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
-                function, exact = OPERATORS[type(op)], not isinstance(op, ast.Div | ast.Pow)  # of integers, arrays too
+                function, exact = OPERATORS[type(op)], not isinstance(op, ast.Div | ast.Pow)  # for integers, arrays too
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as parts, keywords=[]):
                 if name not in FUNCTIONS:
                     raise ConfigError(f"{self.where}: {unknown(name, FUNCTIONS, 'function of formulas')}")
@@ -128,7 +128,7 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 def _depth(tree: ast.AST) -> int:
-    """The depth of a tree: how many nodes lie inside one another."""
+    """The depth of a tree: the largest number of nested nodes."""
     depth, level = 0, [tree]
     while level:
         depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
@@ -136,9 +136,9 @@ def _depth(tree: ast.AST) -> int:
 
 
 def _number(value: Any, *, exact: bool) -> Any:
-    """A value that can be reckoned with: of texts, % and * would make others of any length.
+    """A value for arithmetic. Text raises TypeError, since % and * could make texts of any length.
 
-    Arrays of integers become floats unless they may stay exact: a power -2 has no integer value.
+    Arrays of integers become floats unless they may stay exact: a power of -2 has no integer value.
     """
     if value is None or isinstance(value, str | bytes | tuple | list | dict):
         raise TypeError(f"arithmetic is for numbers, got {type(value).__name__}")
@@ -147,7 +147,7 @@ def _number(value: Any, *, exact: bool) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """A result that is a real number, and no integer that grows without end."""
+    """A result, if it is real and not an integer beyond 64 bits."""
     if isinstance(value, complex):
         raise ValueError("the result is complex")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:

@@ -1,4 +1,4 @@
-"""Functions of axes that a config gives: its problems and dynamics, or a function of the reader's own."""
+"""Functions of axes from a config: its problem and dynamics, or a function of the user's own."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ from ._catalogue import kinds, names_in, Node, read_arguments, read_object, Reci
 from ._refusals import ConfigError, shown, words
 
 
-SIDE_BY_SIDE = "dynamics"  # the axis of several
-LABEL = "name"  # the key of a table that says what one of several is called
+SIDE_BY_SIDE = "dynamics"  # the axis of several dynamics
+LABEL = "name"  # the key that names one of several dynamics
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfiguredProblem:
-    """Makes the problem of a cell from the table `[problem]`, which the manifest of a store shows as it is.
+    """Makes the problem of a cell from the table `[problem]`, which the manifest of a store shows unchanged.
 
-    Raises ConfigError if the table says none: `network` and `data`, and what else `Problem` takes.
+    Raises ConfigError if the table does not describe one, with `network`, `data` and other arguments of `Problem`.
     """
 
     table: Mapping[str, Any]
@@ -48,7 +48,7 @@ class ConfiguredProblem:
 
 
 def _problem(*, network: Any, data: Any, transform: Any = (), loss: Any = MSE(), centered: bool = False) -> Problem:
-    """The problem that the entries of a table `[problem]` make."""
+    """The problem that the entries of a table `[problem]` describe."""
     for each in transform if isinstance(transform, tuple) else (transform,):
         data = data.transform(each)
     rest: dict[str, Any] = {"test": data.test, "loss": loss, "centered": centered}
@@ -62,7 +62,7 @@ def _problem(*, network: Any, data: Any, transform: Any = (), loss: Any = MSE(),
 class ConfiguredDynamics:
     """Makes the dynamics of a cell from the table `[dynamics]`, or from several under `[[dynamics]]`.
 
-    Of several the axis `dynamics` chooses one by its name. Raises ConfigError if a table says none, or two share one.
+    The axis `dynamics` chooses among several by name. Raises ConfigError if a table describes none, or names clash.
     """
 
     tables: Any
@@ -81,7 +81,7 @@ class ConfiguredDynamics:
 
     @property
     def names(self) -> frozenset[str]:
-        """The axes on which they depend, that of several among them."""
+        """The axes on which they depend, including `dynamics` if there are several."""
         return names_in(tuple(self._nodes.values())) | ({SIDE_BY_SIDE} if self.labels else set())
 
     @functools.cached_property
@@ -105,7 +105,7 @@ class ConfiguredDynamics:
 def import_problem(text: str, *, allow_code: bool) -> Callable[..., Problem]:
     """The function that `"module:function"` names; importing the module runs its code.
 
-    Raises ConfigError if the reader does not allow it, or if it is no function of a module of the reader's own.
+    Raises ConfigError if this is not allowed, or if it is not a function of a module of the user's own.
     """
     if not allow_code:
         raise ConfigError(

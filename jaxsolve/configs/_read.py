@@ -1,4 +1,4 @@
-"""A sweep as a TOML file says it."""
+"""The sweep that a TOML file describes."""
 
 import dataclasses
 import os
@@ -21,8 +21,8 @@ SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace"
 PADDED = "padded"  # the key of an axis of widths that share one compilation
 KEYS = ("problem", "axes", "zip", "dynamics", "times", "observe", "store", "batch_size")
 NEEDED = ("problem", "dynamics", "times")
-MAX_COUNT = 1_000_000  # values that one table makes, of an axis or of times
-MAX_VALUES = 2 * MAX_COUNT  # of all axes together, and of times
+MAX_COUNT = 1_000_000  # values from one table, for an axis or for times
+MAX_VALUES = 2 * MAX_COUNT  # values for all axes together, and for times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Config:
 def read_config(path: str | os.PathLike, *, allow_code: bool = False) -> Config:
     """Reads a sweep from a TOML file; `docs/sweeps.md` says what it may hold.
 
-    Networks and data are of JAX's default precision. Nothing in the file is run as code, and sizes are bounded, so that
-    a file of unknown origin can be read.
+    Networks and data have JAX's default precision. Nothing in the file is run as code, and sizes are bounded, so files
+    of unknown origin can be read.
 
     Arguments:
-        path: of the file.
-        allow_code: whether its problem may be `"my_module:make_problem"`, a function of a module of yours. Importing
+        path: path of the file.
+        allow_code: whether the problem may be `"my_module:make_problem"`, a function in a module of your own. Importing
             that module runs its code.
 
     Returns:
@@ -59,7 +59,7 @@ def read_config(path: str | os.PathLike, *, allow_code: bool = False) -> Config:
     Raises:
         ConfigError: the file is not TOML, does not describe a sweep, asks for too much, or names code that is not
             allowed.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
 
     Example:
         >>> import pathlib, tempfile
@@ -81,7 +81,7 @@ def read_config(path: str | os.PathLike, *, allow_code: bool = False) -> Config:
 
 
 def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Config:
-    """Reads a sweep from the content of a TOML file, as `read_config` does. Raises ConfigError."""
+    """Reads a sweep from the content of a TOML file. Raises ConfigError as `read_config` does."""
     for key in table:
         if key not in KEYS:
             raise ConfigError(unknown(key, KEYS, "part of a config"))
@@ -93,7 +93,7 @@ def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Confi
     if moves.labels:
         axes.append(Zip(**{SIDE_BY_SIDE: moves.labels}))
     check_grid(axes, padded_names)
-    ts = _read_times(table["times"])  # before data are made, which takes longer
+    ts = _read_times(table["times"])  # before making data, which takes longer
     names = [argument.name for axis in axes for argument in axis.arguments]
     problem_fn = _read_problem(table["problem"], names, moves, allow_code)
     if padded_names:
@@ -188,7 +188,7 @@ def _read_axis(value: Any, where: str, made: int) -> Any:
 
 
 def _spaced(value: Mapping[str, Any], where: str, made: int) -> Any:
-    """The values of `{ geomspace = [first, last, count] }` and its siblings, after `made` values of others."""
+    """The values of `{ geomspace = [first, last, count] }` and its siblings; `made` values exist already."""
     if len(value) != 1:
         raise ConfigError(f"{where} must hold one of {', '.join(SPACINGS)}, got {', '.join(value) or 'nothing'}")
     [(name, numbers)] = value.items()
@@ -206,7 +206,7 @@ def _spaced(value: Mapping[str, Any], where: str, made: int) -> Any:
         count = len(range(*given) if name == "range" else range(given[2]))
         if count > MAX_COUNT:
             raise ConfigError(f"{where}: {name} would make {count} values; at most {MAX_COUNT} are accepted")
-        if made + count > MAX_VALUES:  # a small file may have any number of them
+        if made + count > MAX_VALUES:  # a small file may have many such tables
             raise ConfigError(f"{where}: there would be {made + count} values; at most {MAX_VALUES} are accepted")
         return SPACINGS[name](*given)
 

@@ -1,6 +1,6 @@
-"""Why a config is refused: what is wrong in it, in words, and how much it may ask for.
+"""Checks that reject a config, their messages, and limits on what it may ask for.
 
-A small file must not take a large machine.
+A small file must not exhaust a large machine.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from ..sweeps import Zip
 
 LONGEST = 2000  # characters of a message
 MAX_BYTES = 1_000_000  # of a file
-MAX_NESTING = 32  # of brackets, and parts of a key with points
+MAX_NESTING = 32  # of brackets, and of parts of a dotted key
 MAX_FORMULAS = 1000
-MAX_INTEGER = 2**63 - 1  # as TOML has it
+MAX_INTEGER = 2**63 - 1  # the largest integer of TOML
 MAX_LANES = 1_000_000
 MAX_COMPILATIONS = 1000
 MAX_SIZE = 1_000_000  # samples, inputs, units and other sizes
-MAX_LAYERS = 100  # each is traced by itself
-MAX_NUMBERS = 20_000_000  # of an array, and of those on the way to it
+MAX_LAYERS = 100  # each is traced separately
+MAX_NUMBERS = 20_000_000  # in an array, also in an intermediate one
 LAYERS = ("depth", "b")  # the arguments that count layers
-STEPS = ("steps", "_begin", "index")  # ends of names of integers that nothing of this size is made of
+STEPS = ("steps", "_begin", "index")  # suffixes of integer arguments that are not sizes of arrays
 
 ANY_STRING = (
     r'"""(?:\\.|(?!""").)*(?:"""|\Z)|\'\'\'(?:(?!\'\'\').)*(?:\'\'\'|\Z)|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?|#[^\n]*'
 )
-STRINGS = re.compile(ANY_STRING, re.DOTALL)  # and comments; what is not closed ends with the line, or with the file
+STRINGS = re.compile(ANY_STRING, re.DOTALL)  # and comments; an unclosed one ends with its line, or with the file
 BETWEEN_KEYS = re.compile(r"[=,\[\]{}\n]")
 MORE = "what needs more goes into a function of your own"
 
@@ -49,7 +49,7 @@ MORE = "what needs more goes into a function of your own"
 class ConfigError(ValueError):
     """A config does not describe a sweep. The message begins with the place, such as `problem.network.width`.
 
-    It is one line that any terminal can show, whatever the config holds.
+    It is one line of printable characters, whatever the config holds.
 
     Example:
         >>> import pathlib, tempfile
@@ -71,7 +71,7 @@ class ConfigError(ValueError):
 
 
 def unknown(name: Any, known: Iterable[str], noun: str) -> str:
-    """Says that a name of a noun such as "loss" is unknown, and which is meant or which there are."""
+    """A message that a name is not a known `noun`, such as "loss", with the nearest name or all known ones."""
     names = sorted(known)
     text = str(name)
     near = difflib.get_close_matches(text, names, 1) or [other for other in names if other.lower() == text.lower()]
@@ -80,18 +80,18 @@ def unknown(name: Any, known: Iterable[str], noun: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of a config in a message."""
+    """A value of a config, as messages show it."""
     return {list: "a list", dict: "a table"}.get(type(value)) or describe(value)
 
 
 def words(error: BaseException) -> str:
-    """The message of an error, with its kind unless it is a ValueError or TypeError that has words."""
+    """The message of an error, with its type unless it is a ValueError or TypeError with a message."""
     return str(error) if isinstance(error, ValueError | TypeError) and str(error) else f"{type(error).__name__} {error}"
 
 
 @contextlib.contextmanager
 def errors_of(where: str) -> Iterator[None]:
-    """Says of errors where in the config they are; those of files, and those that say it already, stay as they are."""
+    """A context that adds the place in the config to errors. OSErrors and ConfigErrors stay unchanged."""
     try:
         yield
     except (ConfigError, OSError):
@@ -106,7 +106,7 @@ def read_text(path: Path) -> str:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path} is larger than {MAX_BYTES} bytes; {MORE}")
-    text = content.decode("utf-8-sig")  # some editors write a mark of byte order first
+    text = content.decode("utf-8-sig")  # some editors write a byte-order mark first
     bare = STRINGS.sub("", text)
     depths = itertools.accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", bare))
     points = max(part.count(".") for part in BETWEEN_KEYS.split(bare))
@@ -116,7 +116,7 @@ def read_text(path: Path) -> str:
 
 
 def check_values(table: Any) -> None:
-    """Raises ConfigError for values that no config holds: dates, and integers of more than 64 bits."""
+    """Raises ConfigError for dates, integers of more than 64 bits, and too many formulas."""
     waiting, formulas = [("", table)], 0
     while waiting:
         where, value = waiting.pop()
@@ -136,7 +136,7 @@ def check_values(table: Any) -> None:
 
 
 def check_grid(axes: Sequence[Zip], padded: Collection[str]) -> None:
-    """Raises ConfigError for too many lanes or compilations; the integers of padded axes share a program."""
+    """Raises ConfigError for too many lanes or compilations. The values of a padded axis share one program."""
     shared = lambda axis: all(item.traced or item.name in padded for item in axis.arguments)
     lanes, compilations = math.prod(map(len, axes)), math.prod(len(axis) for axis in axes if not shared(axis))
     for count, most, noun in ((lanes, MAX_LANES, "lanes"), (compilations, MAX_COMPILATIONS, "compilations")):
@@ -145,11 +145,11 @@ def check_grid(axes: Sequence[Zip], padded: Collection[str]) -> None:
 
 
 def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> int:
-    """The product of the sizes that are given to a call. Raises ConfigError if one is larger than any of its kind."""
+    """The product of the sizes among the arguments of a call. Raises ConfigError if one exceeds its limit."""
     product = 1
     for name, parameter in inspect.signature(make).parameters.items():
         kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
-        is_size = int in kinds and all(kind in (int, type(None), Padded) for kind in kinds)  # or several
+        is_size = int in kinds and all(kind in (int, type(None), Padded) for kind in kinds)  # or a tuple of sizes
         if name not in arguments or not is_size or name.endswith(STEPS):
             continue
         value = arguments[name]
@@ -162,10 +162,10 @@ def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: s
 
 
 def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError for a call with such a size, or that would make too large an array, before it is made."""
+    """Raises ConfigError, before a call, if a size exceeds its limit or the call would make too large an array."""
     if check_sizes(make, arguments, where) == 1:
         return
-    # With its key traced, it does not ask how much memory this machine has. Optimizers and the like are no arrays.
+    # With a traced key, the call does not check this machine's memory. Optimizers and the like are not arrays.
     keys = {name: value for name, value in arguments.items() if is_key(value)}
     arrays = lambda traced: eqx.filter(make(**(arguments | traced)), eqx.is_array)
     found = _largest(jax.make_jaxpr(arrays)(keys))
@@ -176,6 +176,6 @@ def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], where: 
 
 
 def _largest(program: ClosedJaxpr) -> int:
-    """Numbers in the largest array that a program makes."""
+    """The size of the largest array that a program makes."""
     made = (item.aval for equation in equations(program) for item in equation.outvars)
     return max((int(getattr(aval, "size", 0)) for aval in made), default=0)

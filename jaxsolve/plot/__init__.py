@@ -1,4 +1,4 @@
-"""Figures: functions that draw on matplotlib axes, given or new."""
+"""Figures: functions that draw on given or new matplotlib axes."""
 
 from ._curves import comparison as comparison, trajectory as trajectory
 from ._laws import collapse as collapse, power_law as power_law

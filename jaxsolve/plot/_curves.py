@@ -22,14 +22,14 @@ def trajectory(
     label: str | None = None,
     color: str | None = None,
 ) -> "Axes":
-    """Draws an observable of one run over time: a number, or one line per entry of a vector.
+    """Draws an observable of one run over time: one line for a number, or one for each entry of a vector.
 
     Arguments:
-        traj: what `js.solve` returned.
+        traj: a result of `js.solve`.
         name: the observable.
         ax: matplotlib axes to draw on; None makes a figure.
-        label: for the legend; None takes the name of the dynamics.
-        color: of all lines; None takes the next ones of `js.plot.COLORS`.
+        label: text for the legend; None takes the name of the dynamics.
+        color: color of all lines; None takes the next ones of `js.plot.COLORS`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -40,8 +40,8 @@ def trajectory(
         'loss'
 
     Raises:
-        ValueError: the observable has more than one axis besides time, or the run holds one time only.
-        TypeError: traj is no trajectory.
+        ValueError: the observable has more than one axis besides time, or the run has only one time.
+        TypeError: traj is not a trajectory.
     """
     if not isinstance(traj, Trajectory):
         raise TypeError(
@@ -76,14 +76,14 @@ def comparison(
     label: str | None = None,
     color: str | None = None,
 ) -> "Axes":
-    """Draws one observed number over time for every dynamics: the reference as a line, the others as marks.
+    """Draws one observed number over time for every dynamics: the reference as a line, the others as markers.
 
     Arguments:
-        cmp: what `js.compare` returned.
+        cmp: a result of `js.compare`.
         name: the observable.
         ax: matplotlib axes to draw on; None makes a figure.
-        label: what to put before the names of the dynamics in the legend, to tell several comparisons apart.
-        color: of all that is drawn; None takes the next ones of `js.plot.COLORS`.
+        label: prefix of the names of the dynamics in the legend, to distinguish several comparisons.
+        color: color of all curves; None takes the next ones of `js.plot.COLORS`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -96,7 +96,7 @@ def comparison(
 
     Raises:
         ValueError: the observable is not a number.
-        TypeError: cmp is no comparison.
+        TypeError: cmp is not a comparison.
     """
     if not isinstance(cmp, Comparison):
         raise TypeError(
@@ -133,5 +133,5 @@ def _label(ax: "Axes", traj: Trajectory, name: str) -> None:
     unit = next(label.unit for label in traj.labels if label.name == name)
     ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=axis_label(name, unit))
     times = np.asarray(traj.ts)
-    if times[0] > 0 and times[-1] / times[0] > 30:  # spread over one and a half decades
+    if times[0] > 0 and times[-1] / times[0] > 30:  # more than one and a half decades
         ax.set_xscale("log")

@@ -1,4 +1,4 @@
-"""Power laws: a measure over an axis with its exponent, and curves that a power of another axis brings together."""
+"""Power laws: a quantity over an axis with its exponent, and curves that collapse under a power of another axis."""
 
 from typing import Any, TYPE_CHECKING
 
@@ -24,18 +24,18 @@ def power_law(
     color: str | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    r"""Draws each member of an ensemble as marks over an axis, and the law c x^b through them as a line.
+    r"""Draws each member of an ensemble as markers over an axis, and the law c x^b through them as a line.
 
-    The legend says b with its 95 % interval, which is that of `js.sweeps.power_law`. With borders the line is that of
-    `js.sweeps.broken_power_law`, the legend says the exponent of each regime, and bands show the borders' intervals.
+    The legend gives b with its 95 % interval, from `js.sweeps.power_law`. With borders, the line is the fit of
+    `js.sweeps.broken_power_law`, the legend gives the exponent of each regime, and bands show the borders' intervals.
 
     Arguments:
         data: positive, with axes x and `over`.
         x: the axis of the law, with positive numbers.
         over: the axis of members, two or more.
-        borders: between regimes, each of which has a law of its own.
-        label: for the legend, before the law; None takes the name of the data.
-        color: of all that is drawn; None takes the next one of `js.plot.COLORS`.
+        borders: number of borders between regimes, each of which has its own law.
+        label: text for the legend, before the law; None takes the name of the data.
+        color: color of markers and line; None takes the next one of `js.plot.COLORS`.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
@@ -47,7 +47,7 @@ def power_law(
 
     Raises:
         ValueError: the axes are not x and `over`, or numbers on x are not positive.
-        TypeError: data are no variable of a dataset.
+        TypeError: `data` is not a variable of a dataset.
     """
     require_axes_of(data, "data", (x, over), least=2)
     name = label if label is not None else "data" if data.name is None else str(data.name).replace("_", " ")
@@ -85,17 +85,17 @@ def collapse(
     ls: str = "-",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draws a curve for each number of an axis, over x times a power of that number: with the right power, one curve.
+    """Draws a curve for each number of an axis, over x times a power of that number: the right power makes them one.
 
     A curve is the geometric mean of the members; the band around it is their range.
 
     Arguments:
-        data: positive, with axes x, `by` and `over`. What is NaN is left out.
+        data: positive, with axes x, `by` and `over`. NaN is left out.
         x: the axis along which to draw, with positive numbers.
         by: the axis with one curve for each of its positive numbers.
         power: p in by^p x; 0 draws over x alone.
         over: the axis of members.
-        ls: style of the lines, as in matplotlib.
+        ls: line style, as in matplotlib.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
@@ -109,7 +109,7 @@ def collapse(
 
     Raises:
         ValueError: the axes are not x, `by` and `over`, or power is not finite.
-        TypeError: data are no variable of a dataset, or power is no number.
+        TypeError: `data` is not a variable of a dataset, or power is not a number.
     """
     require_axes_of(data, "data", (x, by, over))
     require_kind(power, (int, float), "power", "a number, such as 0.5")

@@ -23,9 +23,9 @@ def value_map(
     An axis whose numbers are in geometric progression is logarithmic.
 
     Arguments:
-        values: with axes x and y, two or more numbers each, in order.
-        x, y: their names.
-        logarithmic: whether the colors are; values that are not positive stay white then.
+        values: a variable with axes x and y, each of two or more numbers in order.
+        x, y: the names of these axes.
+        logarithmic: whether the color scale is logarithmic; values that are not positive then stay white.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
@@ -38,7 +38,7 @@ def value_map(
 
     Raises:
         ValueError: the axes are not x and y.
-        TypeError: values are no variable of a dataset.
+        TypeError: `values` is not a variable of a dataset.
     """
     import matplotlib.colors as colors
 
@@ -65,16 +65,16 @@ def gram(
     limit: float | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draws a kernel matrix as colors, its samples ordered by class, with lines between the classes.
+    """Draws a kernel matrix as colors, with samples ordered by class and lines between the classes.
 
-    Colors end at the size that 2 % of the entries exceed, so that a few large ones (as often on the diagonal) do not
-    hide the rest. They begin at 0 if no entry is negative, and are symmetric around it else.
+    The color scale ends at the magnitude that 2 % of the entries exceed, so that a few large ones (often those on the
+    diagonal) do not hide the rest. It begins at 0 if no entry is negative, and is symmetric around 0 otherwise.
 
     Arguments:
-        kernel: of one network with one output at one time, square: what `js.observe.kernel` recorded, once `t` and all
-            axes of the sweep are chosen.
+        kernel: the square kernel of one network with one output at one time, as `js.observe.kernel` records it, with
+            `t` and all axes of the sweep selected.
         classes: the class of each sample, as integers; None keeps the order of samples.
-        limit: where the colors end, to compare several matrices; None as above.
+        limit: the end of the color scale, to compare several matrices; None chooses it as above.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
@@ -86,7 +86,7 @@ def gram(
 
     Raises:
         ValueError: the kernel is not square, or there is not one class per sample.
-        TypeError: the kernel is no variable of a dataset, or the classes are no integers.
+        TypeError: the kernel is not a variable of a dataset, or the classes are not integers.
     """
     if not hasattr(kernel, "isel"):
         raise TypeError(f"kernel must be a variable of a dataset, such as ds['kernel'], got {describe(kernel)}")

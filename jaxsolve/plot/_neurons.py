@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def neurons(radius: "xarray.DataArray", direction: "xarray.DataArray", *, ax: "Axes | None" = None) -> "Axes":
-    """Draws the path of every hidden neuron, a_k w_k, over the plane of two inputs, with a mark where it ends.
+    """Draws the path of every hidden neuron, a_k w_k, in the plane of two inputs, with a marker at its end.
 
     Neurons whose read-out a_k is positive at the start have the first color, the others the second.
 
     Arguments:
-        radius: what `js.observe.neuron_radius` recorded of one run: axes `t` and `neuron`.
-        direction: what `js.observe.neuron_direction` recorded: axes `t`, `neuron` and `input`, of size 2.
+        radius: values of `js.observe.neuron_radius` for one run: axes `t` and `neuron`.
+        direction: values of `js.observe.neuron_direction`: axes `t`, `neuron` and `input`, the last of size 2.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
@@ -35,7 +35,7 @@ def neurons(radius: "xarray.DataArray", direction: "xarray.DataArray", *, ax: "A
 
     Raises:
         ValueError: axes are not those above, or there are not two inputs.
-        TypeError: an argument is no variable of a dataset.
+        TypeError: an argument is not a variable of a dataset.
     """
     require_axes_of(radius, "radius", ("t", "neuron"))
     require_axes_of(direction, "direction", ("t", "neuron", "input"))

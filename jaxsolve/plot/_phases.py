@@ -19,9 +19,9 @@ class Boundary(NamedTuple):
     """A line of theory in a phase diagram: where a function on a grid is 0.
 
     Attributes:
-        label: for the legend.
+        label: text for the legend.
         x, y: coordinates of the grid's columns and rows.
-        level: values, shape (len(y), len(x)); the boundary is where they change sign.
+        level: values of the function, shape (len(y), len(x)); the boundary is where they change sign.
         linestyle: a matplotlib line style.
 
     Example:
@@ -44,9 +44,9 @@ def phase_diagram(
     boundaries: Sequence[Boundary] = (),
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draws measured regimes as cells on two logarithmic axes, with the boundaries of theory over them.
+    """Draws measured regimes as cells on two logarithmic axes, with theory's boundaries on top.
 
-    The caller labels the axes, since only the caller knows what they are.
+    The axes get no labels: the caller knows what they are.
 
     Arguments:
         x, y: the coordinates of columns and rows, positive and increasing.
@@ -61,9 +61,9 @@ def phase_diagram(
         >>> handles = ax.legend(handles=js.plot.phase_legend_handles())
 
     Raises:
-        ValueError: the shape of regimes is not (len(y), len(x)), one of them is no `js.observe.Regime`, or a coordinate
-            is not positive and increasing.
-        TypeError: an argument is no array of real numbers.
+        ValueError: the shape of regimes is not (len(y), len(x)), one of them is not a `js.observe.Regime`, or a
+            coordinate is not positive and increasing.
+        TypeError: an argument is not an array of real numbers.
     """
     import matplotlib.colors as colors
 
@@ -103,7 +103,7 @@ def phase_diagram(
 
 
 def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
-    """Legend entries of a `js.plot.phase_diagram`: the four regimes, and the boundaries of theory.
+    """Legend entries of a `js.plot.phase_diagram`: the four regimes, and theory's boundaries.
 
     Example:
         >>> [handle.get_label() for handle in js.plot.phase_legend_handles()]

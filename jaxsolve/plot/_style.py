@@ -1,4 +1,4 @@
-"""The look of figures: sizes, colors and marks that color-blind readers, grey print and a single column can bear."""
+"""The style of figures: sizes, colors and markers that suit color-blind readers, grayscale print and one column."""
 
 from typing import Any, TYPE_CHECKING
 
@@ -12,9 +12,9 @@ from ..observe import Regime
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The palette of Okabe and Ito, which color-blind readers can tell apart.
+# The palette of Okabe and Ito, which color-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# The first two are from that palette; the greys stand for runs in which nothing was learnt.
+# The first two are from that palette; the grays mark runs in which nothing was learned.
 REGIME_COLORS = {
     Regime.KERNEL: "#0072B2",
     Regime.FEATURE_LEARNING: "#E69F00",
@@ -25,7 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def new_axes(ax: "Axes | None") -> "Axes":
-    """The axes given, or those of a new figure of one column's width."""
+    """The given axes, or those of a new figure with the width of one column."""
     if ax is not None:
         if not hasattr(ax, "get_lines"):
             raise TypeError(f"ax must be matplotlib axes, or None for a new figure, got {describe(ax)}")
@@ -37,7 +37,7 @@ def new_axes(ax: "Axes | None") -> "Axes":
 
 
 def require_axes_of(data: Any, name: str, axes: tuple[str, ...], *, least: int = 1) -> None:
-    """Refuses what is no labelled array with just these axes, in any order, each of `least` or more numbers."""
+    """Raises TypeError or ValueError unless data has just these axes, in any order, each of `least` or more numbers."""
     if not hasattr(data, "sizes"):
         raise TypeError(f"{name} must be a variable of a dataset, such as ds['loss'], got {describe(data)}")
     sizes = dict(data.sizes)
@@ -54,7 +54,7 @@ def require_axes_of(data: Any, name: str, axes: tuple[str, ...], *, least: int =
 def axis_label(name: str, unit: str) -> str:
     """The label of an axis: the observable's name in words, then its unit in brackets.
 
-    The unit is left out where it says nothing more: where it is "1", or the name itself.
+    The unit is left out if it adds nothing: if it is "1" or the name itself.
 
     Example:
         >>> js.plot.axis_label("weight_norms", "weight"), js.plot.axis_label("loss", "loss")
@@ -66,6 +66,6 @@ def axis_label(name: str, unit: str) -> str:
 
 
 def edges(centers: np.ndarray) -> np.ndarray:
-    """The edges of the cells of a map: half-way between their centers."""
+    """The edges of the cells of a map: halfway between their centers."""
     steps = np.diff(centers) / 2
     return np.concatenate([[centers[0] - steps[0]], centers[:-1] + steps, [centers[-1] + steps[-1]]])
