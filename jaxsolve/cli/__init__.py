@@ -4,6 +4,6 @@ from .. import _extras
 from . import _guard
 
 
-# JAX imports at once what may be installed beside it, such as filelock.
+# JAX itself imports optional packages, such as filelock, so this import is guarded, too.
 with _extras.needs("cli", "the command jaxsolve"), _guard.installed_modules_only():
     from ._main import main as main

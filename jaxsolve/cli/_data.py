@@ -37,7 +37,7 @@ def fetch(
     """
     from ..data import fetch, Images
 
-    logging.getLogger("pooch").setLevel(logging.WARNING)  # the bars say it
+    logging.getLogger("pooch").setLevel(logging.WARNING)  # the progress bars replace its messages
     if not collections:
         raise ValueError("name collections: mnist, fashion_mnist, cifar10")
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()

@@ -1,4 +1,4 @@
-"""`jaxsolve doctor`: what this machine has, and what to do about what is missing or broken."""
+"""`jaxsolve doctor`: checks of the installation and the devices, with advice for what is missing or broken."""
 
 import collections
 import importlib
@@ -17,18 +17,18 @@ from ._say import say
 
 SHOWN = ("jax", "jaxlib", "equinox", "diffrax", "optax")
 OPTIONAL = {"plotly": "jaxsolve report", "distributed": "sweeps on clusters", "pooch": "jaxsolve data fetch"}
-LITTLE = 1e9  # bytes of memory: what sweeps and kernels need soon
-# Errors of a product of matrices, relative to its norm; TF32 has 5e-4.
+LITTLE = 1e9  # bytes of memory, which sweeps and kernels soon exceed
+# Largest errors of a matrix product, relative to its norm; TF32 has 5e-4.
 LARGEST_ERROR = {"float32": 1e-5, "float64": 1e-13}
 
 
 class HealthCheck(NamedTuple):
-    """A thing that the doctor looked at, and what was found.
+    """The result of one check.
 
     Attributes:
-        what: its name.
-        state: what was found.
-        advice: what to do about it; empty where nothing is to be done.
+        what: the name of what was checked.
+        state: the finding.
+        advice: what to do about it; empty if there is nothing to do.
         broken: whether something that should work does not.
     """
 
@@ -68,7 +68,7 @@ def _version(name: str) -> str | None:
 
 
 def _versions() -> Iterator[HealthCheck]:
-    """Python and the dependencies: those of interest, and all that are missing, too old or broken."""
+    """Python and the dependencies: the important ones, and all that are missing, too old or broken."""
     from packaging.requirements import Requirement
 
     yield HealthCheck("python", f"{platform.python_version()} on {platform.platform()}")
@@ -76,7 +76,7 @@ def _versions() -> Iterator[HealthCheck]:
     for text in metadata.requires("jaxsolve") or ():
         wanted = Requirement(text)
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-            continue  # of an extra
+            continue  # belongs to an extra
         version, again = _version(wanted.name), f'pip install --upgrade "{wanted.name}{wanted.specifier}"'
         if version is None:
             yield HealthCheck(wanted.name, "not installed", again, broken=True)
@@ -84,14 +84,14 @@ def _versions() -> Iterator[HealthCheck]:
             yield HealthCheck(wanted.name, f"{version}, and {wanted.specifier} is needed", again, broken=True)
         elif wanted.name in SHOWN:
             _, error = attempt(importlib.import_module, wanted.name)
-            if error is not None:  # whatever another version of a dependency has broken
+            if error is not None:  # any error: another version of a dependency may break it
                 yield HealthCheck(wanted.name, f"{version} cannot be imported: {error}", again, broken=True)
             else:
                 yield HealthCheck(wanted.name, version)
 
 
 def _optional() -> Iterator[HealthCheck]:
-    """Libraries for one purpose each."""
+    """Libraries that only one feature each needs."""
     import jax
 
     from .. import kernels, nets
@@ -111,7 +111,7 @@ def _optional() -> Iterator[HealthCheck]:
 
 
 def _devices() -> Iterator[HealthCheck]:
-    """The devices on which arrays live."""
+    """The devices that JAX uses."""
     import jax
 
     try:
@@ -128,7 +128,7 @@ def _devices() -> Iterator[HealthCheck]:
 
 
 def _memory() -> Iterator[HealthCheck]:
-    """The memory that is free on the device."""
+    """The free memory of the device."""
     from .._numerics import free_memory
 
     free = free_memory()
@@ -140,13 +140,13 @@ def _memory() -> Iterator[HealthCheck]:
 
 
 def _precision() -> Iterator[HealthCheck]:
-    """The error of a product of matrices, in both precisions."""
+    """The error of a matrix product, in both precisions."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
     scripts = "float64" if jax.config.read("jax_enable_x64") else "float32"
-    jax.config.update("jax_enable_x64", True)  # the command line owns its process
+    jax.config.update("jax_enable_x64", True)  # allowed, since the command owns its process
     yield HealthCheck(
         "precision", f"scripts compute in {scripts} unless they say otherwise, this command line in float64"
     )
@@ -155,7 +155,7 @@ def _precision() -> Iterator[HealthCheck]:
     for name, most in LARGEST_ERROR.items():
         multiply = lambda name=name: np.asarray(jnp.asarray(left, name) @ jnp.asarray(right, name), float)
         product, failed = attempt(multiply)
-        if failed is not None:  # XLA's plugins have errors of their own
+        if failed is not None:  # plugins of XLA raise their own types of errors
             advice = "compute on another device (JAX_PLATFORMS=cpu), or in the other precision"
             yield HealthCheck(name, f"this device does not compute in it: {failed}", advice, broken=True)
             continue
@@ -165,14 +165,14 @@ def _precision() -> Iterator[HealthCheck]:
 
 
 def _compiler() -> Iterator[HealthCheck]:
-    """Programs whose answers are known, compiled and run in both precisions."""
+    """Programs with known answers, compiled and run in both precisions."""
     _, error = attempt(lambda: importlib.import_module("jax").devices())
-    if error is not None:  # said by the lines on versions, or on devices
+    if error is not None:  # reported by the checks of versions or of devices
         return
     from .._numerics import ADVICE, known_answers
 
     answers, error = attempt(known_answers)
-    if error is not None:  # XLA's plugins have errors of their own
+    if error is not None:  # plugins of XLA raise their own types of errors
         advice = "compute on another device (JAX_PLATFORMS=cpu)"
         yield HealthCheck("compiler", f"programs with known answers do not run: {error}", advice, broken=True)
         return
@@ -187,13 +187,13 @@ def _compiler() -> Iterator[HealthCheck]:
 
 def _environment() -> Iterator[HealthCheck]:
     """The environment variables that the user has set for JAX and XLA."""
-    ours = {FOLDER, ENABLED, *SETTINGS}  # said by the line on the cache
+    ours = {FOLDER, ENABLED, *SETTINGS}  # reported by the check of the cache
     told = [f"{n}={v}" for n, v in sorted(os.environ.items()) if n.startswith(("JAX", "XLA_")) and n not in ours]
     yield HealthCheck("environment", ", ".join(told) or "says nothing to JAX, XLA or jaxsolve")
 
 
 def _cache() -> Iterator[HealthCheck]:
-    """Compiled programs."""
+    """The folder of compiled programs."""
     place = os.environ.get(FOLDER) or str(programs_folder())
     if os.environ.get(ENABLED, "").lower() in ("false", "0"):
         yield HealthCheck("cache", "off: programs are compiled anew each time")
@@ -210,7 +210,7 @@ def _cache() -> Iterator[HealthCheck]:
 
 
 def _data() -> Iterator[HealthCheck]:
-    """Image collections, which are read."""
+    """Image collections, checked by reading them."""
     import jax
 
     from .. import data
@@ -227,5 +227,5 @@ def _data() -> Iterator[HealthCheck]:
             yield HealthCheck(name, found.source.partition(", task=")[0])
 
 
-_NEEDED = (_compiler, _devices)  # without these, or what they need, nothing else can be looked at
+_NEEDED = (_compiler, _devices)  # if one of these, or something before them, is broken, nothing else can be checked
 _PARTS = (_versions, *_NEEDED, _memory, _precision, _environment, _cache, _optional, _data)

@@ -1,4 +1,4 @@
-"""Guards between the command and files of unknown origin: where modules come from, and what errors show."""
+"""Guards against files of unknown origin: where modules are imported from, and what errors show."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def installed_modules_only() -> Iterator[None]:
-    """Imports nothing from the working directory, whatever `sys.path` says: an `xarray.py` there is not xarray."""
+    """A context without imports from the working directory, whatever `sys.path` says: its `xarray.py` is not xarray."""
     before, here = list(sys.path), os.path.realpath("")
     installed = {os.path.realpath(folder) for folder in (*site.getsitepackages(), site.getusersitepackages())}
     if here not in installed:
@@ -24,18 +24,18 @@ def installed_modules_only() -> Iterator[None]:
 
 
 def look_here_last() -> None:
-    """Also imports from the working directory, but what is installed comes first."""
+    """Allows imports from the working directory, after those of installed modules."""
     sys.path.append(os.getcwd())
 
 
 @contextlib.contextmanager
 def one_line(store: Path | None = None, *, code: bool) -> Iterator[None]:
-    """Turns what a config does wrong into an error of one line.
+    """A context that turns errors in a config into a ConfigError of one line.
 
     Arguments:
-        store: errors that tell of this store keep their lines.
-        code: whether a function of the reader's own may run: where that fails otherwise than by ValueError or
-            TypeError, the reader needs the traceback.
+        store: errors about this store keep their lines.
+        code: whether a function of the user's own may run: if it raises anything but ValueError or TypeError, the user
+            needs the traceback.
     """
     from ..configs import ConfigError
 
@@ -52,7 +52,7 @@ def one_line(store: Path | None = None, *, code: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_after() -> Iterator[None]:
-    """Shows warnings only where no error follows, which says more."""
+    """A context that shows warnings at its end, unless it raises: an error says more."""
     with warnings.catch_warnings(record=True) as found:
         yield
     for item in found:
@@ -60,10 +60,10 @@ def warnings_after() -> Iterator[None]:
 
 
 def choose_precision(*, double: bool) -> None:
-    """The command line owns its process, so it may choose the precision; the library never does."""
+    """Sets JAX's precision. A command owns its process, so it may do this; the library never does."""
     import jax
 
     config: Any = jax.config
     config.update("jax_enable_x64", double)
-    if not double and config.jax_default_matmul_precision is None:  # accelerators round the factors of such products
+    if not double and config.jax_default_matmul_precision is None:  # by default, accelerators round float32 factors
         config.update("jax_default_matmul_precision", "highest")

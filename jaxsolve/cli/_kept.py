@@ -1,4 +1,4 @@
-"""Compiled programs, kept between processes: most of a command's time goes into compiling what it compiled before."""
+"""A cache of compiled programs between processes: without it, most of a command's time goes into recompiling."""
 
 import contextlib
 import os
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-MOST = 1_000_000_000  # bytes; what has not been used for longest goes first
-# What JAX is told by the environment.
+MOST = 1_000_000_000  # bytes; the least recently used programs are removed first
+# Environment variables of JAX.
 FOLDER = "JAX_COMPILATION_CACHE_DIR"
 ENABLED = "JAX_ENABLE_COMPILATION_CACHE"
 SETTINGS = {"JAX_COMPILATION_CACHE_MAX_SIZE": str(MOST), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -15,13 +15,13 @@ SETTINGS = {"JAX_COMPILATION_CACHE_MAX_SIZE": str(MOST), "JAX_PERSISTENT_CACHE_M
 
 @contextlib.contextmanager
 def kept_programs(wanted: bool) -> Iterator[None]:
-    """Has JAX keep its programs in the user's cache folder, where nothing else is said by `JAX_COMPILATION_CACHE_DIR`.
+    """A context in which JAX caches programs in the user's cache folder, or where `JAX_COMPILATION_CACHE_DIR` says.
 
-    By the environment, which JAX reads when it is first imported, and which child processes inherit.
+    It sets environment variables, which JAX reads when it is first imported, and which child processes inherit.
     """
     folder = programs_folder()
     before = dict(os.environ)
-    if wanted and FOLDER not in before and writable(folder):  # the user's own may be larger, and is left as it is
+    if wanted and FOLDER not in before and writable(folder):  # no limit is set for the user's own cache
         settings = {FOLDER: str(folder), **SETTINGS}
         os.environ.update({name: value for name, value in settings.items() if name not in before})
     elif not wanted:
@@ -35,12 +35,12 @@ def kept_programs(wanted: bool) -> Iterator[None]:
 
 
 def programs_folder() -> Path:
-    """The folder in which programs are kept, if nothing else is said."""
+    """The default folder of compiled programs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxsolve" / "programs"
 
 
 def writable(folder: Path) -> bool:
-    """Makes a folder, and says whether files can be made in it."""
+    """True if files can be made in a folder, which is created if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -116,7 +116,7 @@ def phase(
 
 
 def _table_1() -> Table:
-    """Table 1, a row per scaling and way to choose eta and gamma."""
+    """Table 1, with a row for each scaling and each way to choose eta and gamma."""
     from .. import theory
 
     table = Table("scaling", "chosen by", "c_d", "c_gamma", "c_w", "c_u", "c_eta", "phase", box=box.SIMPLE)
@@ -151,7 +151,7 @@ def errata(*, write: Path | None = None) -> None:
 
 
 def _errata_tables(results: tuple) -> list[Table]:
-    """A table per paper, a row per erratum."""
+    """One table per paper, with one row per erratum."""
     from ..papers._internal import show_error
 
     tables = {}
@@ -170,7 +170,7 @@ def _errata_tables(results: tuple) -> list[Table]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `jaxsolve`: errors that jaxsolve expects take one line, others show their traceback.
+    """The entry point of `jaxsolve`. Expected errors take one line; others show their traceback.
 
     While it runs, nothing is imported from the working directory, except by `jaxsolve sweep --allow-code`.
 
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: what follows `jaxsolve` on the command line; None takes it from `sys.argv`.
 
     Raises:
-        SystemExit: always; its code is 0 if the command did what it should.
+        SystemExit: always; its code is 0 if the command succeeded.
 
     Example:
         >>> import contextlib
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _words(error: Exception) -> str:
-    """The message of an error; one of the operating system names the file, and leaves out its number."""
+    """The message of an error; for an error of the operating system, its file and reason without the number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

@@ -26,7 +26,7 @@ def report(
         The store of a sweep by theory.TwoLayerLine over the same axes, to draw theory's boundaries between regimes.
     """
     for name, given in (("store", store), ("--theory", theory)):
-        if given is not None and not given.exists():  # looked at first: the library takes seconds to load
+        if given is not None and not given.exists():  # checked first: the library takes seconds to import
             raise FileNotFoundError(f"{name}: there is no store at '{given}'; give the folder that a sweep wrote")
     from ..report import write
 

@@ -15,7 +15,7 @@ from ._say import say
 if TYPE_CHECKING:
     from ..papers import Scale
 
-LONG = 0.75  # hours on two cores from which on --yes is asked for
+LONG = 0.75  # hours on two cores, above which --yes is required
 
 
 def reproduce(
@@ -60,7 +60,7 @@ def reproduce(
     takes = hours(*chosen, scale=Scale(scale)) / at_once
     if takes > LONG and jax.default_backend() == "cpu" and not yes:
         raise ValueError(f"on two cores this takes about {takes:.3g} hours; give --yes to begin all the same")
-    if Path(papers.__file__).resolve().parents[2] == Path.cwd().resolve():  # a clone, which fresh processes import, too
+    if Path(papers.__file__).resolve().parents[2] == Path.cwd().resolve():  # a clone: child processes import it, too
         look_here_last()
     done = papers.reproduce(*chosen, scale=Scale(scale), folder=folder, progress=not quiet, processes=at_once)
     for one in done:

@@ -1,4 +1,4 @@
-"""`jaxsolve sweep` runs the sweep that a TOML file describes; `jaxsolve configs` has such files to start from."""
+"""`jaxsolve sweep` runs the sweep that a TOML file describes; `jaxsolve configs` lists such files to start from."""
 
 import shlex
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import xarray
 
 
-INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
+INTERRUPTED = 130  # the exit code that shells expect after Ctrl-C
 
 
 def sweep(
@@ -128,7 +128,7 @@ def configs(
 
 
 def _results(found: "xarray.Dataset") -> str:
-    """The number of lanes, and how many ended in which way, in words."""
+    """The number of lanes, and how many ended with each result, in words."""
     result = found["result"]
     names = result.attrs["flag_meanings"].split()
     counts = {name: int((result == code).sum()) for code, name in enumerate(names)}

@@ -1,3 +1,3 @@
-"""Reports: a sweep as one page to look at, to keep and to send."""
+"""Reports: a sweep as one HTML page to view, keep and send."""
 
 from ._write import write as write

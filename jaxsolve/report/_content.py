@@ -1,4 +1,4 @@
-"""The data that the scripts of a page draw, as JSON."""
+"""The data that a page's scripts draw, as JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,16 +16,16 @@ from ._source import Source
 from ._theory import boundaries
 
 
-MAX_CURVES = 14e6  # characters of a page that go into curves
-MAX_MEASURES = 6e6  # and into single numbers
-SAME = 1e-6  # relative difference of times that are the same but for float32
+MAX_CURVES = 14e6  # characters of a page for curves
+MAX_MEASURES = 6e6  # and for single numbers
+SAME = 1e-6  # relative difference of times that are equal up to float32 rounding
 MIN_TIMES = 8  # with fewer, a curve says too little
-# By code of `RESULT_NAMES`: blue and green for lanes that ended well, warm colors and greys for the others.
+# By code of `RESULT_NAMES`: blue and green for lanes that ended well, warm colors and grays for the others.
 RESULT_COLORS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000", "#F0E442")
 
 
 def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list[str]]:
-    """The data that a page draws, and the notes that its reader should know.
+    """The data that a page draws, and notes for its reader.
 
     Arguments:
         source: the sweep.
@@ -98,7 +98,7 @@ def _categories(item: Measure) -> list[dict[str, str]] | None:
 
 
 def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], np.ndarray, list[str]]:
-    """The curves at the finite times, or at as many of them as a page can hold, and which ones these are."""
+    """The curves at the finite times, or at as many as a page can hold; the indices of these times; and notes."""
     ts = source.dataset["t"].values.astype(float)
     kept = np.flatnonzero(np.isfinite(ts))
     notes = []

@@ -10,7 +10,7 @@ from ._source import Source
 def coordinates(source: Source) -> list[dict[str, Any]]:
     """The coordinates of cells along each dimension, as JSON: axes that advance together have several per dimension.
 
-    Each holds its name, the number of its dimension, a label per cell and, unless it is text, a number per cell.
+    Each has its name, the number of its dimension, a label per cell and, unless it is text, a number per cell.
     """
     found = []
     for dim, (name, size) in enumerate(zip(source.dims, source.shape, strict=True)):
@@ -22,7 +22,7 @@ def coordinates(source: Source) -> list[dict[str, Any]]:
 
 
 def labels(values: np.ndarray) -> list[str]:
-    """Values as text: as short as tells them apart."""
+    """Values as text, as short as possible while different values stay distinct."""
     if values.dtype.kind != "f":
         return [str(value) for value in values]
     for digits in (3, 6, 9, 17):
@@ -33,7 +33,7 @@ def labels(values: np.ndarray) -> list[str]:
 
 
 def numbers(values: np.ndarray) -> list[float] | None:
-    """Values as finite numbers; None if they are something else."""
+    """Values as finite numbers; None if they are not all finite numbers."""
     if values.dtype.kind not in "iuf" or not np.all(np.isfinite(values)):
         return None
     return values.astype(float).tolist()

@@ -10,7 +10,7 @@ from ..sweeps._internal import LANE_VARIABLES
 from ._source import Source
 
 
-MAX_COMPONENTS = 8  # of an observable with an array per time
+MAX_COMPONENTS = 8  # entries per time that an observable may have to be drawn as single curves
 
 
 class Curve(NamedTuple):
@@ -22,11 +22,11 @@ class Curve(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """One number or category of each lane, shape (lanes,); NaN, or -1 for a category, where it is not known.
+    """One number or category of each lane, shape (lanes,); NaN, or -1 for a category, if it is unknown.
 
     Attributes:
-        name: for menus.
-        unit: of the values; "1" for pure numbers.
+        name: text for menus.
+        unit: unit of the values; "1" for pure numbers.
         values: float64, or int8 codes.
         categories: pairs of a label and a color by code; empty for numbers.
     """
@@ -38,7 +38,7 @@ class Measure(NamedTuple):
 
 
 def curves(source: Source) -> tuple[list[Curve], dict[str, Curve]]:
-    """The observables over time, arrays taken apart, and by name the norms of those with too many entries for that."""
+    """The observables over time, a curve for each entry of an array; and norms of arrays with too many, by name."""
     found, left = [], {}
     for name, variable in source.dataset.data_vars.items():
         if name in LANE_VARIABLES or "t" not in variable.dims or not _is_real(variable):
@@ -56,7 +56,7 @@ def curves(source: Source) -> tuple[list[Curve], dict[str, Curve]]:
 
 
 def final(source: Source, curve: Curve) -> Measure:
-    """The last value of each lane; a lane that failed has none."""
+    """The last value of each lane; NaN for a lane that failed."""
     values = np.where(source.result < FIRST_FAILURE, curve.values[:, -1], np.nan)
     return Measure(f"{curve.name}, final", curve.unit, values)
 

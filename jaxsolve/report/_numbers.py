@@ -1,4 +1,4 @@
-"""Arrays and other data as JSON that a page can hold."""
+"""Arrays and other data as JSON for a page."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from jaxtyping import Num
 
 
 def kind_of(values: Num[np.ndarray, "..."]) -> str:
-    """The type that an array is packed as: int8 codes as they are, numbers as float32.
+    """The type in which an array is packed: int8 codes unchanged, numbers as float32.
 
     An array with a number that float32 would round to zero or infinity stays float64.
     """
@@ -21,17 +21,17 @@ def kind_of(values: Num[np.ndarray, "..."]) -> str:
 
 
 def packed_bytes(values: Num[np.ndarray, "..."]) -> float:
-    """Characters that an array takes when packed."""
+    """The number of characters of a packed array."""
     return values.size * int(kind_of(values)[1]) * 4 / 3
 
 
 def pack(values: Num[np.ndarray, "..."]) -> dict[str, str]:
-    """An array as base64, little endian, in the kind that it needs."""
+    """An array as little-endian base64, in the type of `kind_of`."""
     kind = kind_of(values)
     data = np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()
     return {"type": kind, "base64": base64.b64encode(data).decode("ascii")}
 
 
 def embed(value: Any) -> str:
-    """JSON for the inside of an HTML script element, which nothing in it can end."""
+    """JSON for an HTML script element; no text in it can close the element."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -22,9 +22,9 @@ class Phases(NamedTuple):
     """The quantities that decide the regimes of a sweep.
 
     Attributes:
-        window: first positive and last finite time: the window that is looked at.
-        looked: when each lane was first and last looked at in it, which need not be when it was asked to.
-        half: half-loss time per lane; inf if never, NaN if not known.
+        window: the first positive and the last finite time that were requested.
+        looked: the first positive and the last time saved for each lane, which may differ from those requested.
+        half: half-loss time per lane; inf if never, NaN if unknown.
         change: relative kernel change at the end per lane; None if not observed.
     """
 
@@ -44,7 +44,7 @@ def phases(source: Source, curves: Sequence[Curve]) -> Phases | None:
         return None
     loss, at = by_name["loss"][:, finite], source.times[:, finite]
     half, looked = observe.half_loss_time(at, loss), (np.min(np.where(at > 0, at, np.inf), axis=1), np.max(at, axis=1))
-    # A lane may end in NaN before its loss has halved. When it would have halved is then unknown: not "never".
+    # If a lane turns NaN before its loss has halved, its half-loss time is unknown, not infinite.
     ended = np.isinf(half) & np.isnan(loss).any(axis=-1)
     unknown = (source.result < 0) | np.isin(source.result, MEANINGLESS) | ended
     change = by_name["kernel_change"][:, -1] if "kernel_change" in by_name else None
@@ -52,12 +52,12 @@ def phases(source: Source, curves: Sequence[Curve]) -> Phases | None:
 
 
 def half_loss(found: Phases) -> Measure:
-    """Half-loss times as something to draw."""
+    """Half-loss times as a measure to draw."""
     return Measure("half-loss time", UNITS, found.half)
 
 
 def regime(source: Source, found: Phases) -> Measure | None:
-    """The regime of every lane by `observe.classify`; None where kernel changes were not observed.
+    """The regime of every lane by `observe.classify`; None if kernel changes were not observed.
 
     A lane that diverged is unstable. One that failed otherwise, has not run, or has no kernel change has no regime.
     """

@@ -16,9 +16,9 @@ class Source(NamedTuple):
     """A sweep to report on.
 
     Attributes:
-        name: what the title calls it.
+        name: its name in the title of the page.
         dataset: an `xarray.Dataset`.
-        manifest: what the store says of the sweep; empty for a dataset in memory.
+        manifest: the manifest of the store; empty for a dataset in memory.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lanes along each of them."""
+        """The number of lanes along each dimension."""
         return self.dataset["result"].shape
 
     @property
@@ -42,12 +42,12 @@ class Source(NamedTuple):
 
     @property
     def citation(self) -> str:
-        """The text by which to cite the library that made the sweep."""
+        """The citation of the library that made the sweep."""
         return str(self.manifest.get("citation") or self.dataset.attrs.get("citation") or citation())
 
     @property
     def times(self) -> np.ndarray:
-        """The times at which lanes were looked at, shape (lanes, times): of dynamics that go by steps, the nearest."""
+        """The saved times of each lane, shape (lanes, times); with discrete steps, the nearest to those requested."""
         asked = self.lane_array("t").astype(float)
         if "t_saved" not in self.dataset:
             return asked
@@ -66,13 +66,13 @@ def read_source(data: Any, name: str) -> Source:
     """The sweep in a dataset or a store.
 
     Arguments:
-        data: what `sweep` returned, or the path of its store.
-        name: what messages call the argument.
+        data: a dataset that `sweep` returned, or the path of its store.
+        name: the name of the argument in messages.
 
     Raises:
         TypeError: data is neither.
-        FileNotFoundError: nothing is at the path.
-        ValueError: what is there is not the store of a sweep, or none of its lanes has run.
+        FileNotFoundError: there is nothing at the path.
+        ValueError: data is not the dataset or the store of a sweep, or none of its lanes has run.
     """
     if isinstance(data, str | os.PathLike):
         source = _read_store(Path(data))
@@ -95,7 +95,7 @@ def _read_store(path: Path) -> Source:
         )
     try:
         dataset, manifest = load(path), {}
-        with contextlib.suppress(FileNotFoundError):  # what `sweeps.save` wrote has none
+        with contextlib.suppress(FileNotFoundError):  # a store from `sweeps.save` has no manifest
             manifest = read_manifest(path)
     except ValueError as error:
         raise ValueError(
@@ -103,7 +103,7 @@ def _read_store(path: Path) -> Source:
         ) from error
     if not isinstance(manifest, dict):
         raise ValueError(f"'{path}' is damaged: its manifest is no table but a {type(manifest).__name__}")
-    # A store lists its variables by name; the manifest, in the order in which the sweep observes them.
+    # A store lists its variables sorted by name; the manifest, in the order in which the sweep observes them.
     listed = manifest.get("variables", [])
     names = [item.get("name") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     first = [name for name in names if isinstance(name, str) and name in dataset.data_vars]

@@ -1,4 +1,4 @@
-"""The tables of a report, as HTML in which every name is text."""
+"""The tables of a report, as HTML in which every name is escaped."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,13 +12,12 @@ from ._grid import coordinates
 from ._source import Source
 
 
-MAX_ROWS = 200  # of the table of failed lanes
-# Nobody's business where a page may be sent:
-PRIVATE = ("host", "pid")  # of a run
+MAX_ROWS = 200  # in the table of failed lanes
+PRIVATE = ("host", "pid")  # facts of a run that a page leaves out, since it may be sent to others
 
 
 def summary(source: Source, notes: Sequence[str]) -> str:
-    """The HTML that says what the sweep is, and what a reader should know of the page."""
+    """HTML with a description of the sweep, and the notes for the reader."""
     grid = " × ".join(f"{name} {size}" for name, size in zip(source.dims, source.shape, strict=True))
     dynamics = source.dataset.attrs.get("dynamics", "unknown dynamics")
     line = f"{source.result.size} lanes ({grid}), {source.dataset['t'].size} times, {dynamics}"
@@ -27,7 +26,7 @@ def summary(source: Source, notes: Sequence[str]) -> str:
 
 
 def failures(source: Source) -> str:
-    """The HTML that says how many lanes ended in which way, with the coordinates of those that failed."""
+    """HTML with the number of lanes that ended with each result, and the coordinates of those that failed."""
     result = source.result
     counts = [(name, int(np.sum(result == code))) for code, name in enumerate(RESULT_NAMES)]
     counts = [("has not run", int(np.sum(result < 0))), *counts]
@@ -59,7 +58,7 @@ def _lanes(source: Source, lanes: np.ndarray) -> str:
 
 
 def manifest(source: Source) -> str:
-    """Units, how to cite, and where and with what the sweep ran."""
+    """HTML with units, how to cite, and the conditions in which the sweep ran."""
     units = [
         (str(name), item.attrs["units"], item.attrs.get("long_name", ""))
         for name, item in source.dataset.variables.items()
@@ -82,7 +81,7 @@ def manifest(source: Source) -> str:
 
 
 def _public(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest without names of hosts, numbers of processes, and what the function of problems holds."""
+    """A manifest without host names, process ids, and the settings of the problem function."""
     shown = dict(manifest)
     if isinstance(runs := shown.get("runs"), list):
         shown["runs"] = [_public_run(run) for run in runs if isinstance(run, dict)]
@@ -92,16 +91,16 @@ def _public(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _public_function(told: Any) -> Any:
-    """The table of a config; of other functions of problems, whose settings may be passwords, the name."""
+    """The table of a config, or only the name of any other problem function: its settings may hold passwords."""
     if isinstance(told, dict) and told.get("type") != "ConfiguredProblem":
-        told = told.get("function", told.get("type"))  # stores of format 2 say what a function is
+        told = told.get("function", told.get("type"))  # stores of format 2 have "function"
         return told if isinstance(told, str) else "(function)"
     return told
 
 
 def _public_run(run: dict[str, Any]) -> dict[str, Any]:
     shown = {key: value for key, value in run.items() if key not in PRIVATE}
-    if isinstance(workers := shown.pop("workers", None), dict):  # lanes by "host, device"
+    if isinstance(workers := shown.pop("workers", None), dict):  # numbers of lanes by "host, device"
         devices = [str(where).partition(", ")[2] or "unknown" for where in workers]
         shown["workers"] = {name: devices.count(name) for name in dict.fromkeys(devices)}
     return shown

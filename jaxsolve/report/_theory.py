@@ -13,18 +13,18 @@ from ._regimes import Phases, phases
 from ._source import Source
 
 
-FLOAT32 = 2**24  # up to here it knows all integers
-CLOSED_FORM = "TwoLayerLine"  # the theory that says how two-layer linear networks train
+FLOAT32 = 2**24  # float32 represents all integers up to here
+CLOSED_FORM = "TwoLayerLine"  # the closed form for two-layer linear networks on a line
 
 
 def boundaries(source: Source, found: Phases | None, theory: Source | None) -> dict[str, Any] | None:
-    """Half-loss times and kernel changes of the closed form, and which of its cells are those of a sweep, as JSON.
+    """Half-loss times and kernel changes of the closed form, and which of its cells match those of a sweep, as JSON.
 
-    None if no theory is given and the sweep is not by the closed form itself.
+    None if no theory is given and the sweep itself is not by the closed form.
 
     Arguments:
         source: the sweep.
-        found: its window of times; None if it has none.
+        found: its half-loss times and window of times; None if it has none.
         theory: a sweep by the closed form, if one was given.
 
     Raises:
@@ -71,7 +71,7 @@ def _require_theory(theory: Source, source: Source) -> Phases:
 
 
 def _match(ours: Sequence[dict[str, Any]], theirs: dict[str, dict[str, Any]]) -> list[int]:
-    """For each of our cells along a dimension, which of theirs has the same coordinates; -1 if none has."""
+    """For each of our cells along a dimension, the index of theirs with the same coordinates; -1 if there is none."""
     same: Any = True
     for mine in ours:
         if mine["name"] not in theirs:
@@ -80,7 +80,7 @@ def _match(ours: Sequence[dict[str, Any]], theirs: dict[str, dict[str, Any]]) ->
         if mine["numbers"] is None or other["numbers"] is None:
             equal = np.array(mine["labels"])[:, None] == np.array(other["labels"])[None, :]
         else:
-            # Whole numbers are those that they are; one of two others may have been rounded to float32.
+            # Integers must match exactly; of two other numbers, one may have been rounded to float32.
             one, two = np.array(mine["numbers"])[:, None], np.array(other["numbers"])[None, :]
             exact = one == two
             whole = (one == np.round(one)) & (two == np.round(two)) & (np.abs(one) < FLOAT32)

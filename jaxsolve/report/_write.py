@@ -17,7 +17,7 @@ from ._source import read_source
 from ._tables import failures, manifest, summary
 
 
-# In this order: each uses names that the ones before it define.
+# In this order: each uses names that earlier ones define.
 SCRIPTS = ("base", "controls", "figures", "axes", "theory", "map", "curves", "collapse", "start")
 
 
@@ -29,13 +29,13 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     Numbers are rounded to float32. docs/report.md shows a page and says how to read it.
 
     Arguments:
-        data: what `js.sweep` returned, or the path of its store, which may be only partly filled.
-        path: where to write the page, such as "report.html"; a file that is there is replaced.
+        data: a dataset that `js.sweep` returned, or the path of its store, which may be only partly filled.
+        path: where to write the page, such as "report.html"; an existing file is replaced.
 
     Other Arguments:
-        theory: a sweep (or its store) by `js.theory.TwoLayerLine` over some or all of the same axes, on a finer grid if
-            you like. It draws theory's boundaries between regimes. It holds for two-layer linear networks on a line;
-            lanes that it refuses draw nothing. None draws boundaries only if data itself is such a sweep.
+        theory: a sweep (or its store) by `js.theory.TwoLayerLine` over some or all of the same axes, possibly on a
+            finer grid, from which theory's boundaries between regimes are drawn. The theory holds for two-layer linear
+            networks on a line; lanes that it rejects draw nothing. None draws them only if data itself is such a sweep.
 
     Returns:
         The path of the page.
@@ -65,7 +65,7 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     source = read_source(data, "data")
     drawn, notes = content(source, None if theory is None else read_source(theory, "theory"))
     script = _script()
-    # Only these two scripts may run, whatever else finds its way into the page.
+    # Only these two scripts may run, whatever else gets into the page.
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (plotly, script))
     page = Template(_file("page.html")).substitute(
         hashes=hashes,
@@ -81,13 +81,13 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder '{target.parent}' to write the report to; make it first")
-    # Halves of characters, which JSON can hold and a file cannot, become question marks.
+    # Lone surrogates, which JSON can hold but UTF-8 cannot, become question marks.
     target.write_text(page, encoding="utf-8", errors="replace", newline="\n")
     return target
 
 
 def _script() -> str:
-    """The JavaScript of the page, whose names are seen by nothing else."""
+    """The JavaScript of the page, in a scope of its own."""
     return "\n".join(['"use strict";', "(() => {", *(_file(f"{name}.js") for name in SCRIPTS), "})();"])
 
 
