@@ -1,6 +1,6 @@
 // The axes of the map.
 
-const SINGLE = { name: "", dim: -1, labels: [""], numbers: null }; // stands for the second axis where there is one only
+const SINGLE = { name: "", dim: -1, labels: [""], numbers: null }; // the second axis if there is only one
 const coordinate = (i) => (i < 0 ? SINGLE : coords[i]);
 
 function evenness(at) {
@@ -8,7 +8,7 @@ function evenness(at) {
   return Math.max(...steps) / Math.min(...steps);
 }
 
-// Where the values of a coordinate lie: on a logarithm where that spaces them more evenly; text in a row.
+// The positions of a coordinate's values: logarithmic if that spaces them more evenly; text is spaced evenly.
 function placing(coordinate) {
   const values = coordinate.numbers;
   const row = { at: (i) => i, order: indices(coordinate.labels.length) };

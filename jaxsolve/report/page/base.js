@@ -1,11 +1,11 @@
-// What the other files use: the data of the page, text, lists, and the lanes of a cell.
+// Shared by the other files: the data of the page, text, lists, and the lanes of a cell.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const coords = data.coords;
 const curves = data.curves;
 
 const element = (id) => document.getElementById(id);
-// Names may hold anything: they reach the page as text, and Plotly through this.
+// Names may contain anything: the page gets them as text, and Plotly escaped by this.
 const safe = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const names = (list) => list.map((item, i) => [i, item.name]);
 const indices = (size) => Array.from({ length: size }, (_, i) => i);
@@ -17,7 +17,7 @@ function short(v) {
   return plain ? String(Number(v.toPrecision(3))) : v.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
 }
 
-// `thin` takes every second entry, or third ...; `sample` so many of them, in step with nothing that repeats in the list.
+// `thin` takes every k-th entry; `sample` takes `most` entries, irregularly, so as not to alias with a periodic list.
 function thin(list, most) {
   const step = Math.max(1, Math.ceil(list.length / most));
   return list.filter((_, i) => i % step === 0);
@@ -49,7 +49,7 @@ function median(values) {
   return low === high ? high : (low + high) / 2;
 }
 
-// The most common category of some lanes, the first of those in a tie; -1 if none has any.
+// The most common category of some lanes, the first one in a tie; -1 if no lane has one.
 function mode(values) {
   const counts = new Map();
   for (const v of values) if (v >= 0) counts.set(v, (counts.get(v) || 0) + 1);
@@ -60,7 +60,7 @@ const result = unpack(data.result);
 const hasRun = (lane) => result[lane] >= 0;
 const hasFailed = (lane) => result[lane] >= data.fine;
 
-// A choice holds an index for each dimension, or null for all along it.
+// A choice holds an index for each dimension, or null for all indices.
 function lanesOf(choice, shape) {
   return shape.reduce(
     (lanes, size, k) => {

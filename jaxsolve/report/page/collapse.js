@@ -1,10 +1,10 @@
-// All curves, or last values, over a product of powers.
+// All curves, or final values, over a product of powers.
 
 const MAX_CURVES = 300;
 const MAX_POINTS = 5000;
 const MAX_LEGEND = 12;
 const numeric = indices(coords.length).filter((i) => coords[i].numbers && data.shape[coords[i].dim] > 1);
-// Curves over time need two times that a logarithm can show; without them, last values lie over the first axis.
+// Curves over time need two positive times for a logarithmic axis; otherwise, final values are drawn over one axis.
 const timed = curves.length > 0 && data.times.filter((t) => t > 0).length > 1;
 const collapse = {
   base: timed ? "t" : "1", y: 0, group: view.x, x: true, logY: true, powers: coords.map((_, i) => (!timed && i === numeric[0] ? 1 : 0)),

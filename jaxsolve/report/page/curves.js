@@ -1,11 +1,11 @@
-// The trajectories of the cell looked at and of those pinned.
+// The trajectories of the cell under the cursor and of the pinned cells.
 
-const MAX_LANES = 64; // drawn of one cell
+const MAX_LANES = 64; // drawn for one cell
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const panel = { curve: 0, x: true, y: true };
 const colorOf = (i) => data.colors[i % data.colors.length];
 
-// What is seen before a cell is chosen: the first one with a run that did not fail.
+// The cell shown before one is chosen: the first with a run that did not fail.
 function firstCell() {
   const cells = drawn.y.order.flatMap((_, row) => drawn.x.order.map((_, column) => choiceAt(row, column)));
   return cells.find((choice) => lanesOf(choice, data.shape).some((lane) => hasRun(lane) && !hasFailed(lane)));

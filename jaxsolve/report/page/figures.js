@@ -1,9 +1,9 @@
-// How figures look, and the curves of lanes in them.
+// The style of figures, and the curves of lanes in them.
 
 const INK = "#1a1a1a";
 const FONT = { family: 'system-ui, "Segoe UI", "DejaVu Sans", sans-serif', size: 13, color: INK };
 const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-const DRAG = window.innerWidth < 800 ? false : "zoom"; // dragging scrolls a narrow page
+const DRAG = window.innerWidth < 800 ? false : "zoom"; // on a narrow page, dragging must scroll
 const TIME = "time t [gradient-flow time]";
 const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b"];
 
@@ -23,11 +23,11 @@ function figure(xTitle, yTitle, xLog, yLog) {
   };
 }
 
-// The curves of some lanes as one line with gaps, time multiplied by a factor of each lane. What a logarithm cannot
-// show of time shall not stretch the axis of the values.
+// The curves of some lanes as one line with gaps; each lane has a factor for time. A logarithmic axis drops times that
+// are not positive, so that their values do not stretch the other axis.
 function line(curve, lanes, log, factor = () => 1) {
   const values = unpack(curve.values);
-  const saved = data.saved && unpack(data.saved); // by lane, where these are not the times asked for
+  const saved = data.saved && unpack(data.saved); // by lane, if they differ from the requested times
   const count = data.times.length;
   const [x, y, text] = [[], [], []];
   for (const lane of lanes) {

@@ -1,12 +1,12 @@
 // The phase map.
 
 const pins = []; // choices of cells whose trajectories stay
-// Seeds are repetitions: the median over them is the first thing to look at.
+// Seeds are repetitions: the map shows the median over them at first.
 const view = { x: 0, y: -1, measure: 0, rest: data.dims.map((dim) => (/seed/i.test(dim) ? null : 0)), log: false, theory: true };
 [view.x, view.y] = firstAxes(view.rest.map((chosen) => chosen === null));
-let cursor = null; // row and column of the cell looked at
-let marked = false; // whether it has a disc: the mouse marks its cell itself
-let drawn = null; // what the map shows
+let cursor = null; // row and column of the current cell
+let marked = false; // whether it has a disc: under the mouse it needs none
+let drawn = null; // the contents of the map
 
 const perCell = (f) => drawn.y.order.map((_, row) => drawn.x.order.map((_, column) => f(row, column)));
 
@@ -38,7 +38,7 @@ function cellOf(measure, choice) {
   return { value, words, sign, partial: known && valid.length < lanes.length };
 }
 
-// What is drawn of a value; null where nothing is.
+// The height drawn for a value; null if it has none.
 function heightOf(value, measure) {
   if (measure.categories) return value < 0 ? null : value;
   if (!Number.isFinite(value) || (view.log && value <= 0)) return null;
@@ -59,14 +59,14 @@ function drawMap() {
   const lines = view.theory ? boundaries() : [];
   const traces = [map, marks, ...lines, discs()];
   drawn.discs = traces.length - 1;
-  // Two clicks pin two cells, however fast they follow each other.
+  // No double clicks: two fast clicks pin two cells.
   Plotly.react("map", traces, mapLayout(measure), { ...CONFIG, doubleClick: false, doubleClickDelay: 1 });
   explain(measure, marks, lines);
   sayCell();
   drawCurves();
 }
 
-// Texts on the cells that have no color, which say why.
+// Signs on the cells that have no color, which say why.
 function signs(heights) {
   const found = { type: "scatter", mode: "text", x: [], y: [], text: [], hoverinfo: "skip", showlegend: false };
   perCell((row, column) => {
@@ -80,7 +80,7 @@ function push(lists, entry) {
   for (const [key, value] of Object.entries(entry)) lists[key].push(value);
 }
 
-// The legend, and what the signs mean.
+// The legend, and the meaning of the signs.
 function explain(measure, marks, lines) {
   const cells = drawn.cells.flat();
   const present = new Set(cells.map((c) => c.value));
@@ -100,7 +100,7 @@ function mapLayout(measure) {
   });
   return {
     font: FONT, margin: { l: 60, r: 12, t: measure.categories ? 32 : 116, b: 56 }, dragmode: DRAG, hovermode: "closest", showlegend: false, plot_bgcolor: "#fff",
-    // Beside a color bar Plotly puts a short title between two labels.
+    // Beside a color bar, Plotly would put a short title between two labels.
     xaxis: { ...axis(drawn.x), title: { text: drawn.x.title, ...(measure.categories ? {} : { standoff: 40 }) } }, yaxis: axis(drawn.y), hoverlabel: { align: "left", bgcolor: "#fff", font: FONT },
     uirevision: `${view.x} ${view.y}`,
   };
@@ -124,12 +124,12 @@ function gradual(measure, heights) {
   return { zmin: low, zmax: high > low ? high : low + 1, colorscale: "Viridis", colorbar: bar };
 }
 
-// Discs on the cells that are pinned, with their number, and on the one looked at.
+// Discs on the pinned cells, with their numbers, and on the current one.
 function discs() {
   const found = { x: [], y: [], text: [], size: [] };
   const add = (row, column, text, size) => push(found, { x: drawn.x.positions[column], y: drawn.y.positions[row], text, size });
   const numbers = new Map(pins.map((choice, i) => [choice.join(), i + 1]));
-  // A ring around a cell that is both. Plotly forgets the points after an empty text.
+  // A cell that is both gets a ring. Its text is a space, since Plotly drops all points after an empty text.
   if (cursor && marked) add(...cursor, " ", numbers.has(choiceAt(...cursor).join()) ? 26 : 8);
   perCell((row, column) => {
     const number = numbers.get(choiceAt(row, column).join());
@@ -151,7 +151,7 @@ function look(row, column, mark) {
   [cursor, marked] = [[row, column], mark];
   sayCell();
   if (before || mark) redraw();
-  else drawCurves(); // quicker
+  else drawCurves(); // faster
 }
 
 function redraw() {
@@ -184,7 +184,7 @@ function press(event) {
   event.preventDefault();
 }
 
-// Menus of the axes left over, each with the median over it.
+// Menus for the remaining axes, each with the median over the axis as an option.
 function drawRest() {
   for (const box of document.querySelectorAll("#map-controls .rest")) box.remove();
   data.dims.forEach((dim, k) => {
@@ -203,7 +203,7 @@ function drawRest() {
 function chooseAxis(which, other, value) {
   const before = view[which];
   view[which] = Number(value);
-  // The axis that is taken from the other one goes there.
+  // If both now show the same dimension, they swap axes.
   if (coordinate(view.x).dim === coordinate(view.y).dim) view[other] = before;
   if (coordinate(view.x).dim === coordinate(view.y).dim) view[other] = coords.findIndex((c) => c.dim !== coordinate(view[which]).dim);
   element("map-x").value = view.x;

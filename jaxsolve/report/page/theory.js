@@ -1,13 +1,13 @@
 // Theory's boundaries between regimes.
 
-const DASHED = { solid: "solid", dash: "dashed", dot: "dotted" }; // Plotly's names for lines, and those of CSS
+const DASHED = { solid: "solid", dash: "dashed", dot: "dotted" }; // line styles in Plotly and in CSS
 
-// The zero levels of three functions on the map, where theory knows its axes.
+// The zero levels of three functions on the map, if theory has both of its axes.
 function boundaries() {
   const theory = data.theory;
   if (!theory) return [];
   const x = theoryAxis(theory, coordinate(view.x));
-  // Along one axis alone both edges of the map are alike.
+  // With a single axis, values are the same at both edges of the map.
   const y = view.y < 0 ? { dim: -1, order: [0, 0], at: drawn.y.edges } : theoryAxis(theory, coordinate(view.y));
   if (!x || !y) return [];
   const choice = theory.dims.map((dim) => {
@@ -32,7 +32,7 @@ function boundaries() {
     found.push(["theory: kernel | feature", "solid", levels(change, data.kernel_change)]);
   }
   const crosses = (level) => level.flat().some((v) => v !== null && v < 0) && level.flat().some((v) => v !== null && v >= 0);
-  // Black on white, so that they stand out from any color; only the black ones have names.
+  // Black on white lines stand out from any color; only the black ones have names.
   const contour = (z, line, name) => ({
     type: "contour", x: x.at, y: y.at, z, name, showscale: false, hoverinfo: "skip", connectgaps: false,
     contours: { start: 0, end: 0, size: 1, coloring: "none" }, line: { ...line, smoothing: 0 },
@@ -43,8 +43,8 @@ function boundaries() {
   ]);
 }
 
-// By how many decades values lie above a limit. Of an infinite one nobody knows: the line shall pass half way between
-// it and the neighbor that lies deepest below.
+// How many decades values lie above a limit. For an infinite value this is unknown: the line passes halfway between it
+// and its lowest neighbor.
 function levels(values, limit) {
   const clip = (v) => (Number.isNaN(v) ? null : Math.max(-2, Math.min(2, v)));
   const heights = values.map((line) => line.map((v) => clip(Math.log10(v / limit))));
