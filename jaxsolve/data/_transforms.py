@@ -232,7 +232,7 @@ def standardize() -> AbstractTransform:
 
 
 class _PrincipalComponents(NamedTuple):
-    """The mean; the singular values s of X / sqrt(n), in descending order; directions v; which of them are not null."""
+    """The mean (d,), descending singular values s (r,) of X / sqrt(n), directions v (d, r), and which are not null."""
 
     mean: Float[Any, " d"]
     s: Float[Any, " r"]

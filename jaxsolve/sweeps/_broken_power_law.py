@@ -51,7 +51,7 @@ def broken_power_law(data: "xarray.DataArray", x: str, borders: int = 1, over: s
     Arguments:
         data: a variable with axes x and `over`.
         x: the axis of the law, with positive numbers in ascending order.
-        borders: number of borders, at least 1. All choices among the points are tried as starts: fast for 3 among 20.
+        borders: number of borders, at least 1. The fit tries all choices of points as starts: fast for 3 among 20.
         over: the axis of members.
 
     Example:

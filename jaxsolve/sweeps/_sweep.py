@@ -1,4 +1,4 @@
-"""The third verb, `sweep`: one problem per cell of a grid. It plans, compiles, runs batches and fills a store."""
+"""`sweep`: one problem per cell of a grid. It plans, compiles, runs batches and fills a store, in this order."""
 
 import contextlib
 import functools

@@ -99,7 +99,7 @@ def short(version: str) -> str:
 
 
 def packed(plan: Plan, store: tuple[Path, str] | None, conditions: Conditions) -> bytes:
-    """The pickled data that all tasks of a sweep share, with functions and classes that workers cannot import.
+    """The bytes that all tasks of a sweep share; functions and classes that workers cannot import are sent by value.
 
     `store` is the store's path and identity; None makes workers send lanes back.
     """

@@ -93,7 +93,7 @@ def _programs(plan: Plan, group: Group) -> dict[str, Any]:
 def program_text(program: ClosedJaxpr | Jaxpr) -> str:
     """A traced program as text that is the same in every process.
 
-    `str(program)` is not: it omits constants, and prints a part once or twice depending on JAX's cache.
+    `str(program)` will not do: it omits constants, and prints a part once or twice depending on JAX's cache.
     """
     numbers: dict[Any, int] = {}
 

@@ -91,12 +91,12 @@ class Plan:
         return program
 
     def ways(self, group: Group, devices: Devices | None = None) -> Ways:
-        """What splits a group into parts whose lanes share an integrator, by default on the devices of this process."""
+        """The splitter of a group into parts whose lanes share an integrator, by default on this process's devices."""
         devices = read_devices(None) if devices is None else devices
         return Ways(Builder(self.problem_fn, self.dynamics, group), group, self.ts, devices)
 
     def check(self) -> None:
-        """Raises TypeError if axes are not the arguments of problem_fn, ValueError if groups observe other shapes."""
+        """Raises TypeError if axes are not arguments of problem_fn, ValueError if observed shapes differ by group."""
         names = [item.name for axis in self.axes for item in axis.arguments]
         if not isinstance(self.dynamics, AbstractDynamics):  # problem_fn does not get axes of the dynamics alone
             mine, others = taken(self.problem_fn, names), taken(self.dynamics, names)

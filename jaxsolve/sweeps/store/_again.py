@@ -8,7 +8,7 @@ from ..running._variables import Rows, rows_of
 from ._chunks import Chunks
 
 
-TOLERANCES = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4}  # of the largest number
+TOLERANCES = {"float64": 1e-9, "complex128": 1e-9, "float32": 1e-4, "complex64": 1e-4}  # relative to the largest number
 ROUNDED = ("steps", "wall", "trust")  # may change when only rounding does
 
 

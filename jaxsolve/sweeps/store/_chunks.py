@@ -107,7 +107,7 @@ class Chunks:
                 file.unlink(missing_ok=True)
 
     def write(self, batch: Batch) -> None:
-        """Takes some lanes; those that have run before are skipped. ValueError if a variable's kind differs."""
+        """Takes some lanes; those that have run are skipped. ValueError if a variable has another shape or dtype."""
         rows = rows_of(batch)
         for name, variable in self._variables.items():
             variable.require(rows[name])

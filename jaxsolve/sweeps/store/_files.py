@@ -77,7 +77,7 @@ def _part(file: Path) -> Path:
 
 
 def read_regular(file: Path, most: int = LARGEST) -> bytes:
-    """The bytes of a file, of which there may be at most `most`.
+    """The bytes of a file that has at most `most` of them.
 
     Raises:
         FileNotFoundError: it is not there.
