@@ -143,7 +143,7 @@ class Recipe:
         """The object for these values of axes. Raises ConfigError if `make` rejects them."""
         with errors_of(self.where):  # all calls in here come from the config, and so do their errors
             arguments = {name: value_of(node, values) for name, node in self.arguments.items()}
-            check = check_sizes if self.names else check_memory  # a sweep itself knows the memory of what it traces
+            check = check_sizes if self.names else check_memory  # the sweep itself limits the memory of traced parts
             check(self.make, arguments, self.where)
             return self.make(**arguments)
 
