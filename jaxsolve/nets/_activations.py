@@ -1,4 +1,4 @@
-"""Activation functions: plain functions that know their gain."""
+"""Activation functions, each with its gain."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from ._softplus import softplus as _plain_softplus
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """An elementwise function phi that also knows what theory needs: its gain, and whether it is homogeneous.
+    """An elementwise function phi, with what theory needs of it: its gain, and whether it is homogeneous.
 
     Attributes:
         name: the name it is looked up and printed by.
@@ -46,7 +46,7 @@ class Activation:
 
     @property
     def known(self) -> bool:
-        """True if phi is one of this module, so that its flags say all; of another function only its program does."""
+        """True if phi is defined in this module, so that its flags are complete; other functions have to be traced."""
         return self.fn in (_leaky_relu, _softplus) or any(self.fn is one.fn for one in _PLAIN)
 
     @property
@@ -63,7 +63,7 @@ class Activation:
         return self.name if self.parameter is None else f"{self.name}({self.parameter:g})"
 
     def __reduce__(self) -> Any:
-        # By name where there is one, as what JAX compiles ahead, such as `jnp.tanh`, cannot be pickled.
+        # By name where possible: functions that JAX compiles ahead of time, such as `jnp.tanh`, cannot be pickled.
         if any(self == one for one in _PLAIN):
             return find_activation, (self.name,)
         where = next((module for module in _OF_JAX if getattr(module, self.name, None) is self.fn), None)
@@ -79,7 +79,7 @@ class _OfJAX(NamedTuple):
 
 
 def _made(fn: Any, name: str, parameter: float | None, homogeneous: bool) -> Activation:
-    """An activation that was pickled."""
+    """Rebuilds a pickled activation."""
     known = getattr(importlib.import_module(fn.module), fn.name) if isinstance(fn, _OfJAX) else fn
     return Activation(name, known, parameter, homogeneous)
 
@@ -87,11 +87,11 @@ def _made(fn: Any, name: str, parameter: float | None, homogeneous: bool) -> Act
 @functools.cache
 def _gain(activation: Activation) -> float:
     # The trapezoidal rule converges exponentially under a Gaussian weight; a kink at 0 does no harm, as 0 is a node.
-    # It ends at 13 standard deviations, where the weight is 2e-37.
+    # The grid ends at 13 standard deviations, where the weight is 2e-37.
     step = 0.01
     z = step * np.arange(-1300, 1301)
     # Compiled ahead of time, so that the gain is a number inside any transformation: `jax.ensure_compile_time_eval`
-    # fails under vmap. In double precision always, as it is kept for networks of either.
+    # fails under vmap. Always in double precision, as the cached gain serves networks of either precision.
     with jax.enable_x64(True):
         phi = np.asarray(jax.jit(activation).lower(z).compile()(z), dtype=np.float64)
     second_moment = np.sum(phi**2 * np.exp(-(z**2) / 2)) * step / np.sqrt(2 * np.pi)
@@ -107,7 +107,7 @@ def _leaky_relu(z, slope):
 
 
 def _gelu(z):
-    # With erf, as the closed form of `kernels.infinite` has it. JAX's default approximates it by tanh.
+    # With erf, as in the closed form of `kernels.infinite`. JAX's default is the tanh approximation.
     return jax.nn.gelu(z, approximate=False)
 
 
@@ -179,7 +179,7 @@ def find_activation(activation: str | Activation | Callable[[Array], Array]) -> 
             if one.fn is activation:  # jax.nn.relu is the relu
                 return one
         try:
-            # Activations are static fields of networks, by which JAX tells programs apart: they need a hash.
+            # Activations are static fields of networks, part of the key of JAX's compilation cache: they need a hash.
             hash(activation)
         except TypeError as error:
             message = f"activation must be a function without arrays, which would not train, got {describe(activation)}"

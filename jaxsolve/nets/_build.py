@@ -20,7 +20,7 @@ from ._padded import fan, keep, Kept, within
 from ._scaling import Scaling, ScalingRule
 
 
-# An activation made of these operations alone acts on every number by itself, and need not be tried out.
+# An activation made only of these operations is elementwise, and need not be tried out.
 ELEMENTWISE = frozenset(
     "abs add and asin asinh acos acosh atan atan2 atanh broadcast_in_dim cbrt ceil clamp convert_element_type copy cos "
     "cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min "
@@ -50,11 +50,11 @@ def build(
     kept: Sequence[Kept] | None = None,
     on_data: Sequence[int] = (0,),
 ) -> Parts:
-    """Checks the arguments and draws the start of a network with weights of these shapes, counted from the input.
+    """Checks the arguments and draws the initial arrays of a network with these weight shapes, counted from the input.
 
     A convolution of shape (out, in, height, width) has fan_in = in height width and fan_out = out height width.
-    `chain` is explained in `Shapes`. Where arrays may be padded, `kept` says how much of each belongs to the network.
-    The weights `on_data` act on the data.
+    `chain` is explained in `Shapes`. For padded arrays, `kept` gives the part of each that belongs to the network.
+    `on_data` lists the weights that act on the data.
     """
     bias = require_flag(bias, "bias")
     if not isinstance(init, AbstractInit):
@@ -85,10 +85,10 @@ def build(
     if not shapes.padded:
         return Parts(start.weights, start.biases, made)
     fits = jnp.all(jnp.stack([within(size, shape) for size, shape in zip(kept, weights, strict=True)]))
-    # Traced sizes cannot raise: an output scale of NaN marks the network as not valid.
+    # Traced sizes cannot raise: an output scale of NaN marks the network as invalid.
     made = eqx.tree_at(lambda scaling: scaling.gamma, made, jnp.where(fits, made.gamma, jnp.nan))
     own = tuple(keep(w, size) for w, size in zip(start.weights, kept, strict=True))
-    biases = tuple(keep(b, size[:1]) for b, size in zip(start.biases, kept, strict=False))  # or there are none
+    biases = tuple(keep(b, size[:1]) for b, size in zip(start.biases, kept, strict=False))  # empty without biases
     return Parts(own, biases, made)
 
 
@@ -113,12 +113,12 @@ def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
             f"an activation must return an array of the shape it is given; of shape (3,) {activation!r} returned "
             f"{describe(returned)}"
         )
-    # A constant that is traced has no value yet: then the activation cannot be tried out.
+    # A traced constant has no value yet, so the activation cannot be tried out.
     if _is_elementwise(program) or any(concrete(value) is None for value in program.consts):
         return
     each = lambda z: jnp.stack([activation(z[i : i + 1])[0] for i in range(3)])
     z = np.array([-1.0, 0.3, 2.0], dtype)
-    # Compiled ahead of time, so that it works inside any transformation, as for the gain.
+    # Compiled ahead of time so that it works inside any transformation, as for the gain.
     together, alone = (np.asarray(jax.jit(way).lower(z).compile()(z), np.float64) for way in (activation, each))
     if not np.allclose(together, alone, rtol=1e-2, equal_nan=True):
         raise ValueError(
@@ -128,6 +128,6 @@ def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
 
 
 def _is_elementwise(program: ClosedJaxpr) -> bool:
-    """Says of a program whether it holds only operations that are known to act on every number by itself."""
-    single = (eqn for eqn in equations(program) if not any(inside(eqn)))  # the others do what the programs in them do
+    """True if a program holds only operations that are known to be elementwise."""
+    single = (eqn for eqn in equations(program) if not any(inside(eqn)))  # others are judged by their inner programs
     return all(eqn.primitive.name in ELEMENTWISE for eqn in single)

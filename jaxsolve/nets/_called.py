@@ -1,4 +1,4 @@
-"""Why a network cannot be called on one sample, and what to do: one place for the sentences of all verbs."""
+"""Explains why a network cannot be called on one sample, and what to do; all verbs share these messages."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ from .._numerics import in_words
 
 
 def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Exception) -> str:
-    """A sentence on what a network was called with, how it failed, and what to give instead.
+    """A message that says how a network was called, how it failed, and what to give instead.
 
     Arguments:
         net: the network.
         sample: the shapes and dtypes of one sample.
-        error: what the call raised.
+        error: the exception that the call raised.
     """
     said = str(error) or type(error).__name__
     first = f"net is called as net(x) on one sample, here {in_words(sample)}, and fails: {said}. "
     if isinstance(sample, dict | tuple) and takes(_Apart(net), sample):
         stars = "**x" if isinstance(sample, dict) else "*x"
         return first + f"It does take them as arguments: give js.nets.Function(lambda net, x: net({stars}), net)"
-    if type(error).__name__ == "ModifyScopeVariableError":  # Flax's, which need not be installed
+    if type(error).__name__ == "ModifyScopeVariableError":  # from Flax, which need not be installed
         return f"{first}{TRAINING}"
     missing = isinstance(error, TypeError) and "argument" in said
     if missing or any(word in said for word in ("ropout", "key", "rng", "RNG", "PRNG")):
@@ -51,12 +51,12 @@ TRAINING = (
 
 
 def with_state_words(out: Any) -> str:
-    """A sentence on a network that returns several things, its state perhaps among them; empty for others."""
+    """A hint for a network that returns several things, perhaps its state among them; empty for others."""
     return f". If one of them is its state: {TRAINING[0].lower()}{TRAINING[1:]}" if isinstance(out, tuple) else ""
 
 
 def takes(net: Any, sample: PyTree[jax.ShapeDtypeStruct]) -> bool:
-    """Returns whether a network can be called on one sample."""
+    """True if a network can be called on one sample."""
     return attempt(eqx.filter_eval_shape, net, sample)[1] is None
 
 

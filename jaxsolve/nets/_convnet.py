@@ -24,9 +24,9 @@ _STRIDES = (2, 1, 2, 1)
 class ConvNet(AbstractUnnormalized):
     """Four convolutions of 5 x 5 pixels, the average over the image, and a dense read-out (Geiger et al., 2020).
 
-    The first and the third convolution have stride 2. An activation follows each convolution. Zeros surround the image
-    so that stride 1 keeps its size: 28 x 28 pixels become 14, 14, 7, 7. (The authors' code pads by one pixel, and loses
-    two.) Their read-out multiplier is that of `Scaling.mean_field`, and their biases are 0.
+    The first and the third convolution have stride 2. An activation follows each convolution. Zero padding keeps the
+    size at stride 1: 28 x 28 pixels become 14, 14, 7, 7. (The authors' code pads by one pixel and loses two.) Their
+    read-out multiplier is the one of `Scaling.mean_field`, and their biases are 0.
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 4 pixels each way.
@@ -54,7 +54,7 @@ class ConvNet(AbstractUnnormalized):
           title={Disentangling feature and lazy learning in deep neural networks: an empirical study}, year={2020}}
 
     Raises:
-        ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above.
+        ValueError, TypeError: a size, the activation, the scaling or the init is not as described above.
     """
 
     weights: Weights
@@ -81,7 +81,7 @@ class ConvNet(AbstractUnnormalized):
         self.image_size = (image[0], image[1])
         width, out_size = require_unpadded(width_size, "width_size"), require_unpadded(out_size, "out_size")
         convolutions = [(width, into, _WINDOW, _WINDOW) for into in (channels, width, width, width)]
-        # The average over the image leaves one number for each channel to the read-out.
+        # After the average over the image, the read-out acts on one number per channel.
         shapes = [*convolutions, (out_size, width)]
         parts = build(shapes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.scaling = parts

@@ -1,4 +1,4 @@
-"""Dense networks: their layers, and how they are built."""
+"""Dense networks: their layers and their construction."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class AbstractDense(AbstractUnnormalized):
     The base of `js.nets.MLP` and of the linear networks.
 
     Attributes:
-        units: the neurons of each hidden layer, if its arrays are padded (`js.nets.Padded`); else None.
+        units: the number of neurons per hidden layer if the arrays are padded (`js.nets.Padded`); else None.
 
     Example:
         >>> net = js.nets.MLP(
@@ -44,17 +44,17 @@ class AbstractDense(AbstractUnnormalized):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The sizes of the hidden layers, padding included."""
+        """The sizes of the hidden layers, including padding."""
         return tuple(w.shape[0] for w in self.weights[:-1])
 
     @property
     def padding(self) -> float | Float[Array, ""]:
-        """The size of the trainable arrays over the size of the part that belongs to the network; 1 without padding."""
+        """The size of the trainable arrays divided by the size of the network's part of them; 1 without padding."""
         if self.units is None:
             return 1.0
         held = sum(leaf.size for leaf in (*self.weights, *self.biases))
         units, hidden = self.units.astype(self.weights[0].dtype), len(self.weights) - 1
-        # The first and the last matrix, then the square ones between hidden layers.
+        # First the first and the last matrix, then the square ones between hidden layers.
         own = units * (self.in_shape[0] + self.out_size) + (hidden - 1) * units**2
         if self.biases:
             own = own + hidden * units + self.out_size
@@ -84,7 +84,7 @@ def build_dense(
     key: Key[Array, ""],
     dtype: Any,
 ) -> Parts:
-    """Checks the arguments and draws the start of a dense network with layers of these sizes, input first."""
+    """Checks the arguments and draws the initial arrays of a dense network with these layer sizes, input first."""
     if len(sizes) > MOST_LAYERS + 1:
         raise ValueError(
             f"depth must be such that there are at most {MOST_LAYERS} weight matrices, each of which is compiled by "
@@ -97,7 +97,7 @@ def build_dense(
     ]
     # Arrays are (out, in), while sizes run from the input to the output.
     pairs = [(out, into) for into, out in itertools.pairwise(checked)]
-    # Of a padded width the arrays have the size, and the network has the units.
+    # At a padded width the arrays have `size` neurons, and the network has `units`.
     shapes = [tuple(one.size if isinstance(one, Padded) else one for one in pair) for pair in pairs]
     kept = [tuple(one.units if isinstance(one, Padded) else one for one in pair) for pair in pairs]
     return build(shapes, activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype, kept=kept)

@@ -15,19 +15,19 @@ from ._state import Stateful
 
 
 class Function(eqx.Module):
-    """f(params, x) as a network: all real numbers among its parameters train, at eta = 1, as `jax.grad` trains them.
+    """f(params, x) as a network: all real numbers among its parameters train at eta = 1, as under `jax.grad`.
 
-    Wherever a network goes, such a function goes: `js.Problem`, `js.kernels.empirical`, `js.solve`. Python's floats and
-    NumPy's numbers become arrays of the dtype of the other parameters. Modules of Equinox among the parameters keep its
-    rule, by which their floating-point arrays train and Python's floats stand still; networks of `js.nets` keep their
-    rates, and their hyperparameters stand still.
+    It is accepted wherever a network is: `js.Problem`, `js.kernels.empirical`, `js.solve`. Python floats and NumPy
+    numbers become arrays of the dtype of the other parameters. Equinox modules among the parameters keep the rule of
+    Equinox: their floating-point arrays train, and Python floats do not. Networks of `js.nets` keep their rates, and
+    their hyperparameters do not train.
 
     Arguments:
-        f: maps parameters and one sample to its outputs, shape (c,) or another one. What does not train is closed over.
-            One that draws at random takes `key=` too, and gets the key of `net(x, key=key)`.
-        params: a pytree of floating-point arrays and numbers; an Equinox module as well.
-        kernel_fn: `kernel_fn(x1, x2, ("nngp", "ntk"))` of its infinite width as neural-tangents has it, for
-            `js.kernels.infinite`; None where there is none.
+        f: maps parameters and one sample to outputs of shape (c,) or any other. It closes over what does not train.
+            A random f also takes `key=`, which is the key of `net(x, key=key)`.
+        params: a pytree of floating-point arrays and numbers, or an Equinox module.
+        kernel_fn: `kernel_fn(x1, x2, ("nngp", "ntk"))` in the infinite-width limit, as in neural-tangents, for
+            `js.kernels.infinite`; None if there is none.
 
     Example:
         >>> params = {"w": jnp.ones((1, 2)), "b": jnp.zeros(1)}
@@ -36,7 +36,7 @@ class Function(eqx.Module):
         [[[[1.0]]]]
 
     Raises:
-        TypeError: f is not callable, or integers or truth values are among the parameters, outside of modules.
+        TypeError: f is not callable, or the parameters hold integers or booleans outside of modules.
     """
 
     f: Callable[..., Array] = eqx.field(static=True)  # a function
@@ -50,12 +50,12 @@ class Function(eqx.Module):
         self.f, self.params, self.kernel_fn = function, _as_arrays(params), kernel_fn
 
     def __call__(self, x: Any, *, key: Any = None) -> Any:
-        """The output for one sample, as f returns it."""
+        """The output of f for one sample."""
         return self.f(self.params, x) if key is None else self.f(self.params, x, key=key)
 
 
 def _as_arrays(params: PyTree) -> PyTree:
-    """The parameters with arrays in place of numbers, which would stand still in silence."""
+    """The parameters with arrays in place of numbers, which would silently not train."""
     is_module = lambda part: isinstance(part, eqx.Module)
     arrays = [leaf for leaf in jax.tree.leaves(params) if eqx.is_inexact_array(leaf) and np.ndim(leaf) > 0]
     dtype = jnp.asarray(arrays[0]).dtype if arrays else jnp.result_type(float)
@@ -71,19 +71,19 @@ def _as_arrays(params: PyTree) -> PyTree:
             )
         if kind not in (float, complex) and not jnp.issubdtype(kind, jnp.inexact):
             return leaf
-        # Arrays keep their dtype. A single number has none that was chosen, and takes that of the other parameters.
+        # Arrays keep their dtype. A single number has no chosen dtype, and takes the one of the other parameters.
         return jnp.asarray(leaf) if np.ndim(leaf) > 0 or np.iscomplexobj(leaf) else jnp.asarray(leaf, dtype)
 
     return jax.tree_util.tree_map_with_path(convert, params, is_leaf=is_module)
 
 
 def from_linen(module: Any, variables: Any, **options: Any) -> Function:
-    """A Flax Linen module as a network of one sample; what is not in the collection "params" stays as it is.
+    """A Flax Linen module as a network of one sample; collections other than "params" stay fixed.
 
     Arguments:
-        module: such as `flax.linen.Dense(3)`, called without an axis of samples.
-        variables: what `module.init(key, x)` returned.
-        options: for `module.apply`, such as `train=False` or `rngs={"dropout": key}`, a key that stays.
+        module: such as `flax.linen.Dense(3)`, called without a batch axis.
+        variables: the result of `module.init(key, x)`.
+        options: for `module.apply`, such as `train=False` or `rngs={"dropout": key}` with a fixed key.
 
     Raises:
         TypeError: the module has no `apply`, or the variables hold no "params".
@@ -105,13 +105,13 @@ def from_linen(module: Any, variables: Any, **options: Any) -> Function:
 
 
 def from_nnx(model: Any, *, wrt: Any = None) -> Function:
-    """A Flax NNX model as a network of one sample; what does not train stays as it is.
+    """A Flax NNX model as a network of one sample; what does not train stays fixed.
 
     Arguments:
-        model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`:
-            `noise=lambda net, x, key: net(x, key=key)` of `js.Descent` and `js.diagnose` trains with dropout, and
-            `from_nnx_with_state` is for batch statistics of the training.
-        wrt: what trains, a filter as `nnx.Optimizer` takes it, such as `nnx.LoRAParam`. None takes `nnx.Param`.
+        model: called as model(x), without a batch axis. Call `model.eval()` first if it has dropout or batch
+            statistics. To train with dropout, give `noise=lambda net, x, key: net(x, key=key)` to `js.Descent` or
+            `js.diagnose`; to train with batch statistics, use `from_nnx_with_state`.
+        wrt: what trains: a filter as for `nnx.Optimizer`, such as `nnx.LoRAParam`. None means `nnx.Param`.
 
     Raises:
         ValueError: the model has dropout or batch normalization in training mode.
@@ -124,7 +124,7 @@ def from_nnx(model: Any, *, wrt: Any = None) -> Function:
     """
     from flax import nnx
 
-    # Not by nnx.iter_modules, which Flax 0.12.0 lacks.
+    # nnx.iter_modules would be simpler, but Flax 0.12.0 lacks it.
     for node in (part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)):
         share = getattr(node, "rate", getattr(node, "dropout_rate", 0))
         drops = share and getattr(node, "deterministic", None) is False
@@ -134,20 +134,20 @@ def from_nnx(model: Any, *, wrt: Any = None) -> Function:
                 "model with batch normalization to js.nets.from_nnx_with_state(model)"
             )
     graph, params, rest = nnx.split(model, nnx.Param if wrt is None else wrt, ...)
-    # Without their variables, which know the trace that they were made in: calls may count random numbers.
+    # As pure dicts: nnx variables are tied to the trace that made them, and calls may advance random counters.
     return Function(Call(_nnx, graph, nnx.to_pure_dict(rest)), nnx.to_pure_dict(params))
 
 
 def from_nnx_with_state(model: Any, *, wrt: Any = None) -> tuple[Any, eqx.nn.State]:
-    """A Flax NNX model with batch normalization as a network with state, and its state, as by `eqx.nn.make_with_state`.
+    """A Flax NNX model with batch normalization as a network with state, and its state (cf. `eqx.nn.make_with_state`).
 
-    It trains by the statistics of its batches: `js.Problem(net, x, y, state=state)` and `js.diagnose` say how. The
-    model's own running averages and momentum do not count. Dropout is off, but in
+    It trains with the statistics of its batches; see `js.Problem(net, x, y, state=state)` and `js.diagnose`. The
+    model's own running averages and momentum are ignored. Dropout is off, except with
     `noise=lambda net, x, state, key: net(x, state, key=key)`.
 
     Arguments:
-        model: in training mode, called as model(x) with an axis of samples in front; as model(x, rngs=...) for dropout
-            if it takes those. Where `use_running_average=True` was chosen for a layer, its averages stay.
+        model: in training mode, called as model(x) with a leading batch axis; as model(x, rngs=...) for dropout if it
+            accepts rngs. Layers with `use_running_average=True` keep their averages.
         wrt: as for `from_nnx`.
 
     Raises:
@@ -172,13 +172,13 @@ def from_nnx_with_state(model: Any, *, wrt: Any = None) -> tuple[Any, eqx.nn.Sta
 
 
 def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
-    """A function that `haiku.transform` has made pure, as a network of one sample.
+    """A function made pure by `haiku.transform`, as a network of one sample.
 
     Arguments:
-        transformed: what `haiku.transform(f)` returned, also through `haiku.without_apply_rng`, f called without an
-            axis of samples.
-        params: what `transformed.init(key, x)` returned.
-        key: for dropout, one that stays; None for functions without.
+        transformed: the result of `haiku.transform(f)`, perhaps through `haiku.without_apply_rng`; f is called without
+            a batch axis.
+        params: the result of `transformed.init(key, x)`.
+        key: a fixed key for dropout; None for functions without dropout.
 
     Raises:
         TypeError: there is no `apply`, or the function has a state.
@@ -201,18 +201,18 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
 
 
 def from_stax(network: Any, params: Any, **options: Any) -> Function:
-    """A network of `neural_tangents.stax` as a network of one sample, which knows its kernels of infinite width.
+    """A network of `neural_tangents.stax` as a network of one sample, with its infinite-width kernels.
 
-    So `js.kernels.infinite` and `js.InfiniteWidth` serve what neural-tangents does: pooling, any padding, attention,
-    layer normalization, products and concatenations of branches. `js.kernels.neural_tangents()` imports it.
+    `js.kernels.infinite` and `js.InfiniteWidth` then support what neural-tangents does: pooling, any padding,
+    attention, layer normalization, products and concatenations of branches. `js.kernels.neural_tangents()` imports it.
 
     Arguments:
-        network: `(init_fn, apply_fn, kernel_fn)`, as a layer of stax or `stax.serial` returns it.
-        params: of `_, params = init_fn(key, (-1, *shape))`.
-        options: for `apply_fn`, such as `rng=key` for dropout, a key that stays.
+        network: `(init_fn, apply_fn, kernel_fn)`, as returned by a stax layer or `stax.serial`.
+        params: from `_, params = init_fn(key, (-1, *shape))`.
+        options: for `apply_fn`, such as `rng=key` for dropout, with a fixed key.
 
     Raises:
-        TypeError: the network is no such triple.
+        TypeError: the network is not such a triple.
 
     Example:
         >>> stax = js.kernels.neural_tangents().stax
@@ -250,22 +250,22 @@ def _haiku(params: PyTree, x: Any, transformed: Any, key: tuple[Any, ...]) -> An
 
 
 def _stax(params: PyTree, x: Any, apply_fn: Any, options: dict[str, Any]) -> Any:
-    # The rules of promotion that it was written for, whatever the user's are.
+    # The promotion rules that stax was written for, whatever the user has set.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return apply_fn(params, x[None], **options)[0]
 
 
 class Call:
-    """f(params, x) = function(params, x, *held), equal to one of the same function and parts: a program serves both.
+    """f(params, x) = function(params, x, *held). Calls with equal function and parts are equal, and share a program.
 
-    Keywords of the call go to the function, too.
+    Keywords of the call are passed on to the function.
     """
 
     def __init__(self, function: Callable[..., Any], *held: Any):
         leaves, structure = jax.tree.flatten(held)
         self._function, self._held = function, held
         self._key = function, structure, tuple(map(_identity, leaves))
-        self._hash = hash(self._key)  # once: it is asked for at every call of a program
+        self._hash = hash(self._key)  # computed once: JAX asks for it at every call of a program
 
     def __call__(self, params: PyTree, x: Any, **options: Any) -> Any:
         return self._function(params, x, *self._held, **options)
@@ -278,7 +278,7 @@ class Call:
 
 
 def _identity(part: Any) -> Any:
-    """The key that tells a part from others: its type and value, or its id if it has no hash, as arrays."""
+    """The key that distinguishes a part: its type and value, or its id if it is unhashable, as arrays are."""
     try:
         hash(part)
     except TypeError:

@@ -22,7 +22,7 @@ Vectors = tuple[Float[Array, " out"], ...]
 
 
 class Start(NamedTuple):
-    """The initial weights and biases of a network, counted from the input: what a `js.nets.AbstractInit` returns.
+    """The initial weights and biases of a network, counted from the input, as a `js.nets.AbstractInit` returns them.
 
     Example:
         >>> start = js.nets.Start(weights=(jnp.ones((3, 2)), jnp.ones((1, 3))), biases=())
@@ -37,11 +37,11 @@ class Shapes(NamedTuple):
 
     Attributes:
         weights: (out, in) of every matrix, (out, in, height, width) of every convolution.
-        bias: whether there is one bias vector per weight matrix.
+        bias: whether there is one bias vector per weight array.
         dtype: of all arrays.
-        chain: whether the network is one chain: each array acts on what the one before it returned.
-        sizes: (out, in) of the part of each array that belongs to the network, where arrays may be padded (such sizes
-            may be traced); None if all of it does. What an initialization writes outside of that part becomes 0.
+        chain: whether the network is one chain, in which each array acts on the output of the one before it.
+        sizes: (out, in) of the part of each array that belongs to the network, for padded arrays (may be traced); None
+            if all of it does. What an initialization writes outside of that part becomes 0.
 
     Example:
         >>> shapes = js.nets.Shapes(weights=((3, 2), (1, 3)), bias=False, dtype=jnp.float32)
@@ -57,7 +57,7 @@ class Shapes(NamedTuple):
 
     @property
     def kept(self) -> tuple[Kept, ...]:
-        """The sizes of the part of every array that belongs to the network."""
+        """The size of the part of every array that belongs to the network."""
         return self.weights if self.sizes is None else self.sizes
 
     @property
@@ -71,7 +71,7 @@ class Shapes(NamedTuple):
         return len(self.weights) == 2
 
     def matrices(self, init: str) -> tuple[tuple[int, int], ...]:
-        """The sizes (out, in) of a dense network; raises ValueError, naming the initialization, for any other."""
+        """The sizes (out, in) of a dense network's matrices; for other networks, a ValueError that names `init`."""
         found = tuple((shape[0], shape[1]) for shape in self.weights if len(shape) == 2)
         if len(found) != len(self.weights) or not self.chain:
             raise ValueError(
@@ -82,7 +82,7 @@ class Shapes(NamedTuple):
 
 
 class AbstractInit(eqx.Module):
-    """Draws the initial weights of a network. A new one is a subclass with this one method.
+    """Draws the initial weights of a network. A subclass defines this one method, `__call__`.
 
     Example:
         >>> class Ones(js.nets.AbstractInit):  # every weight of layer l is sigma_l
@@ -97,11 +97,11 @@ class AbstractInit(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        """The start of a network with these shapes and hyperparameters; `key` is that of the network."""
+        """The initial arrays for these shapes and hyperparameters; `key` is the network's key."""
 
 
 def start_from(init: AbstractInit, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-    """The draw of an initialization. Raises ValueError if its shapes are not those that were asked for."""
+    """The draw of an initialization. Raises ValueError if its shapes are not the requested ones."""
     start = init(shapes, scaling, key)
     wanted = (shapes.weights, tuple(shape[:1] for shape in shapes.weights) if shapes.bias else ())
     given = (tuple(map(jnp.shape, start.weights)), tuple(map(jnp.shape, start.biases)))
@@ -110,8 +110,8 @@ def start_from(init: AbstractInit, shapes: Shapes, scaling: Scaling, key: Key[Ar
     return start
 
 
-# Each use folds a number of its own into the network's key, so that the draws are independent: 0 for weights, 1 for
-# biases, 2 and 3 for `NearParallel`, 4 for `LambdaBalanced`.
+# Each use folds its own number into the network's key, so that the draws are independent: 0 for weights, 1 for biases,
+# 2 and 3 for `NearParallel`, 4 for `LambdaBalanced`.
 def draw_biases(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Vectors:
     """Biases drawn from N(0, bias_sigma^2), one vector per weight array, if the network has any."""
     if not shapes.bias:
@@ -138,7 +138,7 @@ def _gaussian(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
 
 
 class Gaussian(AbstractInit):
-    """Independent entries W_l ~ N(0, sigma_l^2): what networks take by default.
+    """Independent entries W_l ~ N(0, sigma_l^2), the default of all networks.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.5, 2.0], eta=[1.0, 1.0])
@@ -150,14 +150,14 @@ class Gaussian(AbstractInit):
     """
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        # Drawn one by one, each shape is compiled by itself: in all for longer than a small problem is solved.
+        # Jitted as a whole: compiling each shape's draw separately takes longer than solving a small problem.
         return _gaussian(shapes, scaling, key)
 
 
 class Sphere(AbstractInit):
     """Rows uniform on the sphere of radius sigma_l; read-out entries +-sigma_L with random signs (Kunin et al., D.1).
 
-    For their two-layer networks take sigma = (tau/alpha, alpha tau), so that delta = tau^2 (alpha^2 - alpha^-2).
+    For the two-layer networks there, take sigma = (tau/alpha, alpha tau), so that delta = tau^2 (alpha^2 - alpha^-2).
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.5, 2.0], eta=[1.0, 1.0])
@@ -186,10 +186,10 @@ class Sphere(AbstractInit):
 
 
 class Mirrored(AbstractInit):
-    """The second half of the last hidden layer repeats the first with opposite read-out: f = 0 at the start.
+    """The second half of the last hidden layer repeats the first with opposite read-out signs: f = 0 at the start.
 
-    In networks with more than one hidden layer the signals that are propagated back below it cancel as well: those
-    layers start from zero gradient, and contribute nothing to the kernel at the start.
+    With more than one hidden layer, the backpropagated signals below the last one cancel as well: those layers start
+    with zero gradient, and contribute nothing to the initial kernel.
 
     Example:
         >>> init = js.nets.Mirrored()
@@ -201,7 +201,7 @@ class Mirrored(AbstractInit):
         True
 
     Raises:
-        ValueError: the width of the last hidden layer is odd (a traced one makes a network that is not valid), or the
+        ValueError: the width of the last hidden layer is odd (if it is traced, the network is invalid instead), or the
             network has residual branches.
         TypeError: init is not a `js.nets.AbstractInit`.
     """
@@ -223,17 +223,17 @@ class Mirrored(AbstractInit):
             raise ValueError(f"Mirrored needs an even width, got {known}")
         weights, biases = start_from(self.init, shapes, scaling, key)
         *below, last_hidden, readout = weights
-        # Every index of the second half reads from its partner in the first. Behind a padded width all is 0 anyway.
+        # Every index of the second half reads from its partner in the first. Padding is 0 anyway.
         place = jnp.arange(shapes.weights[-1][1])
         second = place >= width // 2
         original = jnp.where(second, place - width // 2, place)
         sign = jnp.where(second, -1, 1).astype(shapes.dtype)
-        # There is no such start at an odd width. A traced width cannot raise: NaN marks the network as not valid.
+        # An odd width has no mirrored start. A traced width cannot raise: NaN marks the network as invalid.
         sign = jnp.where(width % 2 == 0, sign, jnp.nan)
         mirrored = (*below, last_hidden[original], sign[None, :] * readout[:, original])
         if shapes.bias:
             *bias_below, bias_hidden, bias_out = biases
-            # The biases of the outputs have no partner that cancels them.
+            # The output biases have no partner to cancel them.
             biases = (*bias_below, bias_hidden[original], jnp.zeros_like(bias_out))
         return Start(mirrored, biases)
 
@@ -241,13 +241,13 @@ class Mirrored(AbstractInit):
 class NearParallel(AbstractInit):
     """Two layers parallel up to a small perturbation: the disalignment start of Xu & Liu Ziyin (Fig. 1, lower row).
 
-    With g ~ N(0, I_h) shared by both layers, u = sigma_2 g and W = sigma_1 (g d^T + eps H), H Gaussian and d the
-    direction scaled to |d|^2 = in_size, so that entries of W have the size sigma_1. Every input with x . d != 0 then
-    sees nearly parallel layers, zeta close to sign(x . d).
+    With g ~ N(0, I_h) shared by both layers, u = sigma_2 g and W = sigma_1 (g d^T + eps H). H is Gaussian, and d is the
+    direction scaled to |d|^2 = in_size, so that the entries of W have size sigma_1. Every input with x . d != 0 then
+    sees nearly parallel layers: zeta is close to sign(x . d).
 
     Arguments:
-        eps: relative size of the perturbation, >= 0.
-        direction: shape (in_size,), any length; None takes (1, ..., 1).
+        eps: the relative size of the perturbation, >= 0.
+        direction: shape (in_size,), of any length; None means (1, ..., 1).
 
     Example:
         >>> init = js.nets.NearParallel(0.01)
@@ -263,8 +263,8 @@ class NearParallel(AbstractInit):
           title={Three Mechanisms of Feature Learning in a Linear Network}, note={arXiv 2401.07085}}
 
     Raises:
-        ValueError: the network is not dense, has other than two weight matrices or more than one output, eps is
-            negative, or the direction has another shape, is zero or not finite.
+        ValueError: the network is not dense, does not have two weight matrices and one output, eps is negative, or the
+            direction has the wrong shape, is zero or is not finite.
     """
 
     eps: Float[Array, ""]
@@ -300,7 +300,7 @@ class NearParallel(AbstractInit):
 
 
 class Given(AbstractInit):
-    """Weights (and biases) given as arrays, counted from the input; in a padded network the rest becomes 0.
+    """Weights (and biases) given as arrays, counted from the input; in a padded network the padding becomes 0.
 
     Example:
         >>> init = js.nets.Given([[[1.0, 2.0]], [[3.0]]])
@@ -309,7 +309,7 @@ class Given(AbstractInit):
         [9.0]
 
     Raises:
-        ValueError: a value is not finite; when used, the number or a shape of the arrays does not match the network.
+        ValueError: a value is not finite; on use, the number or a shape of the arrays does not match the network.
     """
 
     weights: Weights

@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Names that the rest of the library uses and users do not."""
 
 from ._activations import find_activation as find_activation
 from ._called import takes as takes, why_not_called as why_not_called, with_state_words as with_state_words

@@ -18,15 +18,15 @@ from ._scaling import Scaling
 class LambdaBalanced(AbstractInit):
     """The lambda-balanced start of linear networks, of two layers or more.
 
-    The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = 0 but for the last pair of layers, where
-    they are lambda I with lambda = delta/(eta_L eta_{L+1}) (Kunin et al.; of deep networks their Lemma B.8, of which
-    `js.theory.deep_preconditioner` is M). Singular values are those of a Gaussian matrix of standard deviation
-    sigma_1/sqrt(eta_1), singular vectors uniform. `js.theory.Balanced` solves the flow from here, for two layers at any
-    delta and for more at delta = 0.
+    The conserved matrices W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l are 0, except for the last pair of layers,
+    where they are lambda I with lambda = delta/(eta_L eta_{L+1}) (Kunin et al.; for deep networks Lemma B.8, where
+    `js.theory.deep_preconditioner` is M). The singular values are those of a Gaussian matrix with standard deviation
+    sigma_1/sqrt(eta_1), and the singular vectors are uniform. On whitened inputs, `js.theory.Balanced` solves the flow
+    of two layers, and at delta = 0 `js.theory.DeepBalanced` that of more if the target shares their singular vectors.
 
     Arguments:
-        delta: of any sign. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size: a positive multiple
-            of the identity has full rank.
+        delta: of any sign. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size, because a positive
+            multiple of the identity has full rank.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.1, 0.1], eta=[1.0, 1.0])
@@ -39,15 +39,15 @@ class LambdaBalanced(AbstractInit):
         [0.5 0.5]
 
     Raises:
-        ValueError: the network is not dense, delta is not possible at these sizes (traced deltas: at any of the two
-            signs), the width is `Padded`, or an eta is 0.
+        ValueError: the network is not dense, delta is impossible at these sizes (a traced delta: for either sign), the
+            width is `Padded`, or an eta is 0.
     """
 
     delta: Float[Array, ""]
-    signs: tuple[int, ...] = eqx.field(static=True)  # that delta may have: they decide which sizes are possible
+    signs: tuple[int, ...] = eqx.field(static=True)  # possible signs of delta: they decide which sizes are allowed
 
     def __init__(self, delta: Any = 0.0):
-        known = concrete(delta)  # read before it becomes an array, which a trace would hide
+        known = concrete(delta)  # before the conversion to an array, which a trace would hide
         require_finite(delta, "delta")
         if jnp.ndim(delta) != 0:
             raise ValueError(f"delta must be one number, got {describe(delta)}")
@@ -75,7 +75,7 @@ class LambdaBalanced(AbstractInit):
         modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
         weights = []
         for index, (out, into) in enumerate(matrices):
-            # Below the last hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
+            # Below the last hidden layer, lambda < 0 adds to the squared singular values; above it, lambda > 0 does.
             extra = jnp.maximum(shift, 0) if index == len(matrices) - 1 else jnp.maximum(-shift, 0)
             squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
             diagonal = safe_sqrt((squares + extra) * eta[index])
@@ -100,20 +100,20 @@ class LambdaBalanced(AbstractInit):
             )
 
 
-# Up to this size, columns are made orthogonal one by one: thousands of decompositions in one batch, as in a sweep,
-# would hang in XLA's QR. Beyond it, that takes longer than LAPACK.
+# Up to this size, columns are orthogonalized one by one: XLA's QR would hang on thousands of decompositions in one
+# batch, as in a sweep. Beyond it, LAPACK is faster.
 ONE_BY_ONE = 128
 
 
 def _orthogonal(key: Key[Array, ""], size: int, dtype: Any) -> Float[Array, "size size"]:
-    """A rotation or reflection drawn uniformly: the same, up to rounding, whichever way."""
+    """A rotation or reflection drawn uniformly; both algorithms agree up to rounding."""
     if size > ONE_BY_ONE:
         return jr.orthogonal(key, size, dtype=dtype)
     gaussian = jr.normal(key, (size, size), dtype)
 
     def add(column, frame):
         v = gaussian[:, column]
-        for _ in range(2):  # of Gram and Schmidt; once more, as the first leaves rounding errors
+        for _ in range(2):  # Gram-Schmidt, twice: one pass leaves rounding errors
             v = v - frame @ (frame.T @ v)
         return frame.at[:, column].set(v / jnp.linalg.norm(v))
 

@@ -1,4 +1,4 @@
-"""The laws behind the scaling rules: multiplier, sigma, eta and gamma of one weight matrix from its size."""
+"""The laws behind the scaling rules: multiplier, sigma, eta and gamma of one weight matrix, given its size."""
 
 import dataclasses
 from typing import Any, NamedTuple, TypeAlias
@@ -7,21 +7,21 @@ from jaxtyping import Array, Float
 
 
 Fan: TypeAlias = int | Float[Array, ""]
-"""A number of units: of a padded width (`Padded`) an array, which may be traced."""
+"""A number of units. It is an array, possibly traced, for a padded width (`Padded`)."""
 
 
 class LayerShape(NamedTuple):
     """The place of one weight array in its network: what a law of `js.nets.ScalingRule` may depend on.
 
     Attributes:
-        fan_in, fan_out: inputs and outputs of the array; of a convolution, channels times the pixels of its window.
-        position: which array it is, counted from the input.
-        layers: how many weight arrays the network has.
-        width: fan_in of the last one.
+        fan_in, fan_out: inputs and outputs of the array; for a convolution, channels times the pixels of its window.
+        position: the index of the array, counted from the input.
+        layers: the number of weight arrays in the network.
+        width: fan_in of the last array.
         gain: gain of the activation.
         kappa: the scale that goes to infinity in `js.nets.Scaling.from_exponents`.
         window: pixels of a convolution's window; 1 for a dense layer.
-        on_data: whether the array acts on the data, as one of positions does too; None says it of the first alone.
+        on_data: whether the array acts on the data, as position embeddings also do; None means only the first does.
 
     Example:
         >>> readout = js.nets.LayerShape(100, 1, position=1, layers=2, width=100, gain=1.0, kappa=100)
@@ -53,7 +53,7 @@ class LayerShape(NamedTuple):
 class Prescription(NamedTuple):
     """The values that a law of `js.nets.ScalingRule` prescribes for one weight matrix.
 
-    `gamma` is a factor on the output scale of the network; only that of the last matrix counts.
+    `gamma` is a factor on the output scale of the network; only the last matrix's gamma counts.
 
     Example:
         >>> def law(layer):  # Lecun's initialization
@@ -98,7 +98,7 @@ def _mup_sigma(layer: LayerShape) -> Any:
 
 
 def mup(layer: LayerShape) -> Prescription:
-    # The window of a convolution does not grow with the width: the first rate follows the channels alone.
+    # The window of a convolution does not grow with the width, so the first rate follows the channels alone.
     eta = 1 / layer.fan_in if layer.last else layer.fan_out / layer.window if layer.first else 1.0
     return Prescription(1.0, _mup_sigma(layer), eta)
 
@@ -120,5 +120,5 @@ class PowerLaw:
     def __call__(self, layer: LayerShape) -> Prescription:
         variance, eta = (self.c_u, self.c_eta_u) if layer.last else (self.c_w, self.c_eta_w)
         kappa = layer.kappa
-        # `c_u` and `c_w` are exponents of variances, of which sigma is the root.
+        # sigma is the square root of a variance.
         return Prescription(1.0, kappa ** (variance / 2), kappa**eta, kappa**self.c_gamma)

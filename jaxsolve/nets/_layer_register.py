@@ -1,4 +1,4 @@
-"""The register of a network's layers: which array has which index and which shape."""
+"""The register of a network's layers: the index and the shape of each array."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -28,15 +28,15 @@ class RegisteredParts(NamedTuple):
 class LayerRegister:
     """Collects the layers of a network. Every array gets the next index, in the order in which layers are added.
 
-    If the network has biases, every weight array comes with one, drawn by the initialization. A normalization comes
-    with a gain (1) and a bias (0) of its own in any case.
+    If the network has biases, every weight array comes with one, drawn by the initialization. A normalization always
+    comes with its own gain (1) and bias (0).
     """
 
     activation: Activation
     normalization: AbstractNormalization
     bias: bool
     shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
-    biases: list[tuple[int, bool]] = dataclasses.field(default_factory=list)  # its size, and whether it is drawn
+    biases: list[tuple[int, bool]] = dataclasses.field(default_factory=list)  # the size, and whether it is drawn
     gains: list[int] = dataclasses.field(default_factory=list)
 
     def conv(self, into: int, out: int, window: int, stride: int = 1) -> Layers:
@@ -61,7 +61,7 @@ class LayerRegister:
         return (*self.normalize(channels), Apply(self.activation))
 
     def build(self, **options: Any) -> RegisteredParts:
-        """Draws the arrays of all layers added so far; the options are those of `build`."""
+        """Draws the arrays of all layers added so far; the options are passed to `build`."""
         parts = build(self.shapes, self.activation, bias=self.bias, chain=False, **options)
         dtype, drawn = parts.weights[0].dtype, iter(parts.biases)
         biases = tuple(next(drawn) if is_drawn else jnp.zeros(size, dtype) for size, is_drawn in self.biases)

@@ -1,4 +1,4 @@
-"""Networks that are a sequence of known layers: one forward pass, one set of rates, one rule for what is conserved."""
+"""Sequences of known layers as networks: one forward pass, one set of rates, one rule for conserved quantities."""
 
 import abc
 from collections.abc import Iterator
@@ -26,16 +26,16 @@ from ._network import AbstractNetwork, Conserved
 
 
 class AbstractLayered(AbstractNetwork):
-    """A network of layers that jaxsolve knows: f(x) = gamma z, where z is what the last layer returns.
+    """A network of layers that jaxsolve knows: f(x) = gamma z, where z is the output of the last layer.
 
-    A subclass says what its `layers` are and holds their arrays. The forward pass, the rates, what is conserved, the
-    NTK layer by layer and the kernels of infinite width all follow from these.
+    A subclass defines its `layers` and holds their arrays. The forward pass, the rates, the conserved quantities, the
+    layerwise NTK and the infinite-width kernels all follow from these.
 
     Attributes:
-        weights: one array per entry of the scaling, counted from the input; with a window behind for convolutions.
+        weights: one array per entry of the scaling, counted from the input; convolutions have trailing window axes.
         biases, gains: vectors with one number per feature or channel, trained at the scaling's `bias_eta`.
-        normalizers: what `StandardizeBatch` layers call; a network that has some is made by `eqx.nn.make_with_state`
-            and called as `net(x, state)` under `jax.vmap(..., axis_name="batch")`.
+        normalizers: called by the `StandardizeBatch` layers; a network that has any is made by
+            `eqx.nn.make_with_state` and called as `net(x, state)` under `jax.vmap(..., axis_name="batch")`.
 
     Example:
         >>> net = js.nets.MLP(
@@ -99,14 +99,14 @@ class AbstractLayered(AbstractNetwork):
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[Conserved, ...]:
         """One quantity per pair of adjacent weight matrices; the multipliers cancel out of it.
 
-        Between linear layers the matrix W_{l+1}^T W_{l+1}/eta_{l+1} - (W_l W_l^T/eta_l + b_l b_l^T/eta_b); across a
-        homogeneous activation its diagonal, one number per neuron or channel. Across other activations,
-        normalizations and the ends of residual branches nothing is known to be conserved.
+        Between linear layers it is the matrix W_{l+1}^T W_{l+1}/eta_{l+1} - (W_l W_l^T/eta_l + b_l b_l^T/eta_b); across
+        a homogeneous activation it is the diagonal, one number per neuron or channel. Across other activations,
+        normalizations and the ends of residual branches, nothing is known to be conserved.
         """
         quantities = []
         for pair in _adjacent(self.layers):
             outer = (lambda a: a @ a.T) if pair.linear else (lambda a: jnp.sum(a**2, axis=1))
-            # Rows are the features between the two arrays: the inputs of the one above, the outputs of the one below.
+            # Rows are the features between the two arrays: inputs of the one above, outputs of the one below.
             above, below = pair.above.parameter(params), pair.below.parameter(params)
             outgoing = outer(_by_row(jnp.swapaxes(above, 0, 1))) / pair.above.parameter(eta)
             incoming = outer(_by_row(below)) / pair.below.parameter(eta)
@@ -138,7 +138,7 @@ class _Pair(NamedTuple):
 
 
 def _adjacent(layers: Layers) -> Iterator[_Pair]:
-    """All pairs of weight matrices that are joined, feature by feature, by a homogeneous function."""
+    """All pairs of weight matrices that a homogeneous function joins feature by feature."""
     below, bias, linear = None, None, True
     for layer in layers:
         if isinstance(layer, AbstractWeighted):
@@ -153,7 +153,7 @@ def _adjacent(layers: Layers) -> Iterator[_Pair]:
             below = None
             yield from _adjacent(layer.branch)
             yield from _adjacent(layer.shortcut)
-        # These act on each feature by itself, and linearly, so that pairs reach across them; any other layer ends one.
+        # These act linearly on each feature separately, so pairs reach across them; any other layer ends a pair.
         elif not isinstance(layer, SpatialMean | AveragePool | Mask):
             below = None
 

@@ -22,14 +22,14 @@ class AbstractLayer(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, net: Any, z: Float[Array, "..."], tap: "Tap") -> Float[Array, "..."]:
-        """The layer's output for input z, with the parameters of `net`; a `Tap` may look on, or change it."""
+        """The layer's output for input z, with the parameters of `net`; a `Tap` may observe or change it."""
 
 
 Layers = tuple[AbstractLayer, ...]
 
 Tap = Callable[[AbstractLayer, Array, Array], Array]
-"""Called at every layer that has parameters, and at every `StandardizeBatch`, with the layer, its input, and its output
-before the multiplier. The network goes on with what it returns."""
+"""Called with the layer, its input and its output before the multiplier, at every layer that has parameters and at
+every `StandardizeBatch`. The network continues with its return value."""
 
 
 def pass_on(layer: AbstractLayer, z: Array, out: Array) -> Array:
@@ -51,7 +51,7 @@ class AbstractParametric(AbstractLayer):
 
     @abc.abstractmethod
     def parameter(self, tree: PyTree) -> Any:
-        """The layer's array in a network, or what a tree shaped like it (such as its rates) holds in that place."""
+        """The layer's array in a network, or the corresponding entry of a tree of the same shape, such as its rates."""
 
     @property
     @abc.abstractmethod
@@ -60,7 +60,7 @@ class AbstractParametric(AbstractLayer):
 
 
 class AbstractWeighted(AbstractParametric):
-    """A layer with one of the weight matrices: each has its own hyperparameters in a `js.nets.Scaling`."""
+    """A layer with one of the weight matrices, each of which has its own hyperparameters in a `js.nets.Scaling`."""
 
     def parameter(self, tree: PyTree) -> Any:
         return tree.weights[self.index]
@@ -77,15 +77,15 @@ class Dense(AbstractWeighted):
     index: int
 
     def __call__(self, net: Any, z: Float[Array, " in"], tap: Tap) -> Float[Array, " out"]:
-        # z W^T instead of W z: in a batch the samples then stay the rows, and nothing is transposed.
+        # z W^T instead of W z: the samples of a batch then stay the rows, and nothing is transposed.
         return net.scaling.multiplier[self.index] * tap(self, z, z @ net.weights[self.index].T)
 
 
 @dataclasses.dataclass(frozen=True)
 class Conv(AbstractWeighted):
-    """m_l W_l * z, W_l of shape (out, in, height, width), with zeros around the image so that stride 1 keeps its size.
+    """m_l W_l * z, W_l of shape (out, in, height, width), with zero padding that keeps the size at stride 1.
 
-    At a stride s the output has ceil(size/s) pixels along each axis.
+    At stride s the output has ceil(size/s) pixels along each axis.
     """
 
     index: int
@@ -116,7 +116,7 @@ class Bias(AbstractParametric):
 
 @dataclasses.dataclass(frozen=True)
 class Gain(AbstractParametric):
-    """g z, with one g per feature or channel: what follows a normalization."""
+    """g z, with one g per feature or channel; it follows a normalization."""
 
     index: int
 
@@ -148,10 +148,10 @@ class Apply(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class Mask(AbstractLayer):
-    """Sets all features behind the first `net.units` to 0: follows every activation of a padded network.
+    """Sets all features after the first `net.units` to 0; it follows every activation of a padded network.
 
-    At an activation with phi(0) != 0 the units of the padding would not stay silent. With the mask no signal leaves
-    them, and no gradient reaches them.
+    If phi(0) != 0, an activation makes the padding nonzero. The mask lets no signal leave the padding, and no gradient
+    reach it.
     """
 
     def __call__(self, net: Any, z: Float[Array, " features"], tap: Tap) -> Float[Array, " features"]:
@@ -162,7 +162,7 @@ class Mask(AbstractLayer):
 class StandardizeGroups(AbstractLayer):
     """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample.
 
-    Without gain and bias: those are layers of their own. `js.nets.GroupNorm` gives a network all three.
+    Gain and bias are separate layers. `js.nets.GroupNorm` gives a network all three.
     """
 
     groups: int
@@ -171,7 +171,7 @@ class StandardizeGroups(AbstractLayer):
     def __call__(self, net: Any, z: Float[Array, "features ..."], tap: Tap) -> Float[Array, "features ..."]:
         grouped = z.reshape(self.groups, -1)
         centered = grouped - jnp.mean(grouped, axis=1, keepdims=True)
-        # Of centered numbers: E[z^2] - E[z]^2 would cancel where the mean is large.
+        # From centered numbers: E[z^2] - E[z]^2 would cancel where the mean is large.
         variance = jnp.mean(centered**2, axis=1, keepdims=True)
         return (centered * jax.lax.rsqrt(variance + self.eps)).reshape(z.shape)
 
@@ -180,8 +180,8 @@ class StandardizeGroups(AbstractLayer):
 class StandardizeBatch(AbstractLayer):
     """Mean 0 and variance 1 of every channel over a whole batch.
 
-    One sample does not know the others. So the layer hands its input to the tap, and the forward pass of a network
-    taps it with its `normalizers[index]`. `js.nets.BatchNorm` gives a network this layer, with gain and bias.
+    One sample does not determine this. The layer passes its input to the tap, with which the forward pass of a network
+    applies its `normalizers[index]`. `js.nets.BatchNorm` gives a network this layer, with gain and bias.
     """
 
     index: int
@@ -200,7 +200,7 @@ class SpatialMean(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class AveragePool(AbstractLayer):
-    """The average over each square of `window` x `window` pixels; rows and columns that fill no square are left out."""
+    """The average over each square of `window` x `window` pixels; incomplete squares at the edges are dropped."""
 
     window: int
 

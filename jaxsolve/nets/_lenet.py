@@ -23,12 +23,11 @@ _FEATURES = (120, 84)
 
 
 class LeNet(AbstractUnnormalized):
-    """LeNet-5: two convolutions of 5 x 5 pixels, 6 and 16 channels, each with a pooling, and three dense layers.
+    """LeNet-5: two convolutions of 5 x 5 pixels with 6 and 16 channels, each with a pooling, and three dense layers.
 
-    An activation follows every layer but the last, and averages over 2 x 2 pixels follow those of the convolutions.
-    The dense layers have 120, 84 and c features. Zeros surround the image so that a convolution keeps its size:
-    28 x 28 pixels become 14 x 14 and 7 x 7. (The original's second convolution has no such border, and reads only some
-    of the channels.)
+    An activation follows every layer but the last; after those of the convolutions, 2 x 2 pixels are averaged. The
+    dense layers have 120, 84 and c features. Zero padding keeps the size in a convolution: 28 x 28 pixels become
+    14 x 14 and 7 x 7. (The original's second convolution has no padding, and reads only some of the channels.)
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 4 pixels each way.
@@ -55,7 +54,7 @@ class LeNet(AbstractUnnormalized):
           title={Gradient-based learning applied to document recognition}, journal={Proc. IEEE}, year={1998}}
 
     Raises:
-        ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above.
+        ValueError, TypeError: a size, the activation, the scaling or the init is not as described above.
     """
 
     weights: Weights
@@ -80,7 +79,7 @@ class LeNet(AbstractUnnormalized):
         channels, *image = require_image(in_shape, 4)
         self.image_size = (image[0], image[1])
         first, second = _CHANNELS
-        # Two poolings by 2, each of which leaves out an odd row or column.
+        # Two poolings by 2, each of which drops an odd row or column.
         pixels = (image[0] // 4) * (image[1] // 4)
         features = (second * pixels, *_FEATURES, require_unpadded(out_size, "out_size"))
         convolutions = [(first, channels, _WINDOW, _WINDOW), (second, first, _WINDOW, _WINDOW)]

@@ -1,4 +1,4 @@
-"""Linear networks, whose gradient flow theory solves."""
+"""Linear networks, whose gradient flow has closed forms."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ class TwoLayerLinear(AbstractDense):
         (1,)
 
     Raises:
-        ValueError, TypeError: a size, the scaling or the init is not one of those above.
+        ValueError, TypeError: a size, the scaling or the init is not as described above.
     """
 
     weights: Matrices
@@ -63,8 +63,8 @@ class TwoLayerLinear(AbstractDense):
 class DeepLinear(AbstractDense):
     """A linear network with `depth` hidden layers of one width: no activation, no biases. Arguments as for `MLP`.
 
-    From the balanced start `init=js.nets.LambdaBalanced()` its gradient flow is known in closed form:
-    `js.theory.DeepBalanced`.
+    From a balanced start that shares the singular vectors of the target, `js.theory.DeepBalanced` is its gradient flow
+    in closed form, on whitened inputs.
 
     Example:
         >>> net = js.nets.DeepLinear(

@@ -1,4 +1,4 @@
-"""Linear attention, which learns regression in context."""
+"""Linear attention, which learns in-context regression."""
 
 from typing import Any
 
@@ -17,29 +17,29 @@ from ._scaling import Scaling, ScalingRule
 
 
 class LinearAttention(AbstractNetwork):
-    r"""One layer of attention without softmax, read out where the answer to the last token stands.
+    r"""One layer of attention without softmax, read out at the entry that holds the answer to the last token.
 
-    A sample holds the tokens $(x_1, y_1), \dots, (x_N, y_N), (x_q, 0)$. Of linear attention, with all weights at zero
-    that act on what the answer does not need (gradient flow leaves them there), this is left, with
+    A sample holds the tokens $(x_1, y_1), \dots, (x_N, y_N), (x_q, 0)$. Weights that act on what the answer does not
+    need are zero (gradient flow leaves them there). Linear attention then reduces to one of these, with
     $b = \frac1N \sum_n y_n x_n$:
 
     $$f = \gamma \sum_h m_2 v_h\; b^\top m_1 U_h\, x_q \quad\text{or}\quad
     f = \gamma \sum_h m_3 v_h\; (m_1 K_h b) \cdot (m_2 Q_h x_q).$$
 
-    On the left keys and queries are merged into one matrix per head: a two-layer linear network whose inputs are the
-    products of entries of $b$ and $x_q$, `two_layer`. On the right each head has keys and queries of `rank` features.
+    On the left, keys and queries are merged into one matrix per head: `two_layer`, a two-layer linear network whose
+    inputs are the products of entries of $b$ and $x_q$. On the right, each head has keys and queries of size `rank`.
     Weight arrays, in the order of the scaling: $U$ (H, D^2) and $v$ (1, H); or $K$ and $Q$ (H rank, D), and $v$.
 
     Arguments:
-        in_shape: (N + 1, D + 1), tokens of one sample and numbers of one token. N is for `js.Problem`, which compares
-            it with the data: the weights serve sequences of any length.
+        in_shape: (N + 1, D + 1): the tokens of one sample, and the numbers of one token. N only lets `js.Problem` check
+            the data: the weights serve sequences of any length.
         heads: H.
-        rank: features of the keys and queries of a head; None merges them.
+        rank: features of the keys and queries of a head; None merges the two.
         scaling: a `Scaling` of two (merged) or three weight arrays, or a rule such as `Scaling.ntk()`.
         key: a JAX random key.
 
     Other Arguments:
-        init: the initial weights: any one for dense networks if merged; else `Gaussian` or `Given`.
+        init: the initial weights: any initialization for dense networks if merged; else `Gaussian` or `Given`.
         dtype: of the weights; the default float if None.
 
     Example:
@@ -56,7 +56,7 @@ class LinearAttention(AbstractNetwork):
           note={arXiv 2501.16265}}
 
     Raises:
-        ValueError, TypeError: a size, the scaling or the init is not one of those above.
+        ValueError, TypeError: a size, the scaling or the init is not as described above.
     """
 
     weights: Matrices
@@ -113,7 +113,7 @@ class LinearAttention(AbstractNetwork):
 
     @staticmethod
     def context(x: Float[Array, "tokens numbers"]) -> tuple[Float[Array, " in"], Float[Array, " in"]]:
-        """What it sees of a sequence: b, the mean of y x over the context, and x_q."""
+        """What the network uses of a sequence: b, the mean of y x over the context, and x_q."""
         return x[:-1, -1] @ x[:-1, :-1] / (len(x) - 1), x[-1, :-1]
 
     def features(self, x: Float[Array, "tokens numbers"]) -> Float[Array, " features"]:
@@ -123,9 +123,9 @@ class LinearAttention(AbstractNetwork):
 
     @property
     def two_layer(self) -> TwoLayerLinear:
-        """The same network as a two-layer linear one of `features`, for closed forms; keys and queries must be merged.
+        """The same network as a two-layer linear one acting on `features`, for closed forms; needs `rank=None`.
 
-        Its problem is `js.Problem(net.two_layer, jax.vmap(net.features)(x), y)`, which `js.exact` knows.
+        Its problem is `js.Problem(net.two_layer, jax.vmap(net.features)(x), y)`, which `js.exact` supports.
 
         Raises:
             ValueError: keys and queries are separate.
@@ -152,7 +152,7 @@ class LinearAttention(AbstractNetwork):
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[Conserved, ...]:
         """Merged: v^T v/eta_v - U U^T/eta_U. Separate: K K^T/eta_K - Q Q^T/eta_Q and v^2/eta_v - |K|^2/eta_K by head.
 
-        Of the latter each head has a (rank, rank) matrix, and a number.
+        If separate, each head has a (rank, rank) matrix and a number.
         """
         value = params.weights[-1] / jnp.sqrt(eta.weights[-1])
         if self.rank is None:

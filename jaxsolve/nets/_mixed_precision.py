@@ -1,4 +1,4 @@
-"""Networks that compute in half precision, their parameters in single."""
+"""Networks that compute in half precision with parameters in single precision."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from ._network import partition
 
 
 class MixedPrecision(eqx.Module):
-    """A network with parameters in float32 that casts them, and its inputs, to half precision in every call.
+    """A network with float32 parameters that casts them, and its inputs, to half precision in every call.
 
-    So a network whose parameters are bfloat16 is solved, diagnosed and watched: numbers are of what it computes, which
-    holds to about eps of its dtype. It trains as in mixed precision: in pure bfloat16 steps of less than 2^-9 of a
-    parameter are lost, here they are not.
+    Use it to solve, diagnose and observe a network with bfloat16 parameters: the results describe what it computes,
+    accurate to about eps of its dtype. It trains as in mixed precision: pure bfloat16 would lose steps of less than
+    2^-9 of a parameter, and here they are kept.
 
     Arguments:
-        net: a network acting on one sample, its parameters of any floating-point dtype.
-        dtype: what it computes in, `jnp.bfloat16` or `jnp.float16`.
+        net: a network acting on one sample, with parameters of any floating-point dtype.
+        dtype: the dtype it computes in, `jnp.bfloat16` or `jnp.float16`.
 
     Example:
         >>> import equinox as eqx
@@ -33,7 +33,7 @@ class MixedPrecision(eqx.Module):
 
     Raises:
         TypeError: net is not callable.
-        ValueError: dtype is no half precision.
+        ValueError: dtype is neither of the two.
     """
 
     net: Any

@@ -20,8 +20,8 @@ class MLP(AbstractDense):
     Arguments:
         in_size: inputs d.
         out_size: outputs c.
-        width_size: neurons per hidden layer; `Padded` ones if networks of other widths are to share a program.
-        depth: number of hidden layers, >= 1 (so depth + 1 weight matrices).
+        width_size: neurons per hidden layer; `Padded` if networks of several widths are to share one program.
+        depth: number of hidden layers, >= 1 (there are depth + 1 weight matrices).
         activation: a name, an `Activation` or any elementwise function.
         scaling: a `Scaling`, or a rule such as `Scaling.ntk()`.
         key: a JAX random key.
@@ -41,7 +41,7 @@ class MLP(AbstractDense):
         ([(64, 10), (64, 64), (1, 64)], (1,))
 
     Raises:
-        ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above.
+        ValueError, TypeError: a size, the activation, the scaling or the init is not as described above.
     """
 
     weights: Matrices

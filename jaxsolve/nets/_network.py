@@ -40,15 +40,15 @@ class Conserved(eqx.Module):
 
     @property
     def scale(self) -> Float[Array, ""]:
-        """The size of both terms: a drift is small or large in comparison with it."""
+        """The size of both terms together, to compare a drift with."""
         return jnp.linalg.norm(self.outgoing) + jnp.linalg.norm(self.incoming)
 
 
 class AbstractNetwork(eqx.Module):
-    """A network: maps one sample to its outputs, shape (out_size,), with the factor gamma.
+    """A network: maps one sample to its outputs, shape (out_size,), including the factor gamma.
 
-    The trainable arrays are those to which `rates` gives a rate; every other leaf is a hyperparameter. A network made
-    of known layers is easier to write as a `js.nets.AbstractLayered`, which derives the rest from its `layers`.
+    The trainable arrays are those with a rate in `rates`; every other leaf is a hyperparameter. A network made of known
+    layers is easier to write as a `js.nets.AbstractLayered`, which derives the rest from its `layers`.
 
     Example:
         >>> class Line(js.nets.AbstractNetwork):  # f(x) = gamma a . x
@@ -96,10 +96,10 @@ class AbstractNetwork(eqx.Module):
 
 
 class Fixed(eqx.Module):
-    """Arrays in a network that do not train, such as those that it started from.
+    """Arrays in a network that do not train, such as its initial weights.
 
     Attributes:
-        arrays: a pytree of them.
+        arrays: a pytree of arrays.
     """
 
     arrays: PyTree
@@ -108,12 +108,12 @@ class Fixed(eqx.Module):
 def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
-    A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1, but for those of an
-    `eqx.nn.State`; Python's floats in its fields stand still, as under `eqx.filter_grad`. Networks of `js.nets` inside
-    of it (not several, stacked in one) keep their rates, and their hyperparameters stand still.
+    A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1, except those of an
+    `eqx.nn.State`; Python floats in its fields do not train, as under `eqx.filter_grad`. Networks of `js.nets` inside
+    it (but not a stack of them in one) keep their rates, and their hyperparameters do not train.
 
     Raises:
-        TypeError: a number is bound in a `jax.tree_util.Partial`, which jax.grad would train.
+        TypeError: a `jax.tree_util.Partial` binds a Python number, which jax.grad would train but jaxsolve would not.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 0.5])
@@ -125,7 +125,7 @@ def rates(net: Any) -> PyTree:
 
 
 def _rates(net: Any, one: Callable[[Any], Any]) -> PyTree:
-    """The rates of a network, with `one(leaf)` at arrays that have none of their own."""
+    """The rates of a network, with `one(leaf)` at arrays that have no rate of their own."""
     require_settings(net, "this network")
     if isinstance(net, jax.tree_util.Partial):
         _refuse_numbers(net)
@@ -145,7 +145,7 @@ def _stands_still(part: Any) -> bool:
 
 
 def _refuse_numbers(net: Any) -> None:
-    """Raises TypeError for Python's numbers outside of modules, which would stand still in silence."""
+    """Raises TypeError for Python numbers outside of modules, which would silently not train."""
     is_module = lambda part: isinstance(part, eqx.Module)
     for path, leaf in jax.tree_util.tree_leaves_with_path(net, is_leaf=is_module):
         if isinstance(leaf, float | complex) and not isinstance(leaf, np.generic):
@@ -156,18 +156,18 @@ def _refuse_numbers(net: Any) -> None:
 
 
 def networks_in(net: Any) -> list["AbstractNetwork"]:
-    """The networks of `js.nets` in a module: itself, or those inside of it."""
+    """The networks of `js.nets` in a module: the module itself, or those inside it."""
     return list(filter(_is_whole, jax.tree.leaves(net, is_leaf=_is_whole)))
 
 
 def _is_whole(part: Any) -> bool:
-    """True if something is one network with its hyperparameters: not its parameters alone, nor a stack of networks."""
+    """True for one network with its hyperparameters; False for its parameters alone and for a stack of networks."""
     eta = getattr(part.scaling, "eta", None) if isinstance(part, AbstractNetwork) else None
     return eta is not None and jnp.ndim(eta) == 1
 
 
 def partition(net: Any) -> tuple[PyTree, PyTree]:
-    """Splits a network into its trainable arrays and all the rest; `eqx.combine` puts them together again.
+    """Splits a network into its trainable arrays and all the rest; `eqx.combine` recombines them.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -175,12 +175,12 @@ def partition(net: Any) -> tuple[PyTree, PyTree]:
         >>> [leaf.shape for leaf in jax.tree.leaves(params)]
         [(3, 2), (1, 3)]
     """
-    # A None is no leaf of a tree, but has to count as one here: it marks what does not train.
+    # None is not a leaf of a tree, but has to count as one here: it marks what does not train.
     trained = jax.tree.map(
         lambda rate: rate is not None, _rates(net, lambda _: True), is_leaf=lambda leaf: leaf is None
     )
     params, rest = eqx.partition(net, trained)
-    # As JAX has them: NumPy's may be of wider dtypes.
+    # As JAX arrays: NumPy's may have wider dtypes.
     return jax.tree.map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf, params
     ), rest

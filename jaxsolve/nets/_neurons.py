@@ -17,15 +17,15 @@ from ._network import Fixed
 class Neurons(eqx.Module):
     r"""f(x) = sum_i g(theta_i, x): a sum of neurons of one kind, whose weights all train at eta = 1.
 
-    With a degree of homogeneity $\kappa$, $g(c\,\theta, x) = c^\kappa g(\theta, x)$ for $c > 0$, it is such a network
-    as `js.AlternatingFlow` is for.
+    With degree of homogeneity $\kappa$, that is $g(c\,\theta, x) = c^\kappa g(\theta, x)$ for $c > 0$, it is a network
+    for `js.AlternatingFlow`.
 
     Arguments:
-        g: maps the weights of one neuron and one sample to outputs, shape (c,); with constants it is
+        g: maps the weights of one neuron and one sample to outputs of shape (c,); with constants it is called as
             g(theta, constant, x).
-        params: the weights of all neurons, a pytree of arrays whose first axis is that of the neurons.
+        params: the weights of all neurons, a pytree of arrays whose first axis indexes the neurons.
         degree: kappa.
-        constants: what each neuron has and does not train, arrays with the same first axis; None for nothing.
+        constants: per-neuron values that do not train, arrays with the same first axis; None if there are none.
 
     Example:
         A diagonal linear network, f(x) = sum_i u_i v_i x_i:
@@ -66,20 +66,20 @@ class Neurons(eqx.Module):
         return jnp.sum(jax.vmap(self.neuron, in_axes=(0, 0, None))(self.params, self.constants.arrays, x), axis=0)
 
     def neuron(self, theta: PyTree, constant: PyTree, x: Any) -> Array:
-        """What one neuron adds."""
+        """The contribution of one neuron to the output."""
         return self.g(theta, x) if constant is None else self.g(theta, constant, x)
 
 
 class Split(NamedTuple):
-    """A network taken apart into neurons.
+    """A network decomposed into neurons.
 
     Attributes:
         neuron: g(theta, constant, x).
-        thetas: weights of all neurons, first axis neurons.
-        constants: likewise what does not train.
+        thetas: the weights of all neurons; the first axis indexes the neurons.
+        constants: the per-neuron values that do not train, likewise.
         eta: the rates of one neuron's weights.
         degree: kappa.
-        join: puts weights of all neurons together to parameters of the network.
+        join: maps the weights of all neurons to parameters of the network.
     """
 
     neuron: Callable[[PyTree, PyTree, Any], Array]
@@ -91,7 +91,7 @@ class Split(NamedTuple):
 
 
 def split(net: Any, params: PyTree) -> Split | None:
-    """The neurons of a network; None of one that is no sum of homogeneous neurons."""
+    """The neurons of a network; None if it is not a sum of homogeneous neurons."""
     if isinstance(net, Neurons):
         eta = jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), net.params)
         join = lambda thetas: eqx.tree_at(lambda params: params.params, params, thetas)

@@ -1,4 +1,4 @@
-"""Models of Flax NNX, called on one sample. To be imported where Flax is there."""
+"""Models of Flax NNX, called on one sample. Imported only where Flax is installed."""
 
 import inspect
 from typing import Any
@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 
 def called(model: Any, x: Any, key: Any) -> Any:
-    """The output of a model; by a key with dropout, which draws from its own streams or from those of the call."""
+    """The output of a model. A key turns dropout on, and seeds the model's random streams and those of the call."""
     if key is None:
         return model(x)
     model.set_attributes(deterministic=False, raise_if_not_found=False)
@@ -24,7 +24,7 @@ def called(model: Any, x: Any, key: Any) -> Any:
 def with_statistics(
     params: PyTree, x: Any, graph: Any, rest: Any, *, statistics: PyTree, inference: bool, key: Any = None
 ) -> tuple[Array, PyTree]:
-    """The output of a model of `by_batch` for one sample, by a key with dropout, and its statistics."""
+    """The output for one sample of a model from `by_batch`, with dropout if there is a key, and its statistics."""
     model = nnx.merge(graph, params, statistics, rest)
     if inference:
         model.eval()
@@ -33,7 +33,7 @@ def with_statistics(
 
 
 def by_batch(model: Any) -> Any:
-    """A copy of the model without dropout, normalized over the samples that are mapped over as the axis "batch"."""
+    """A copy of the model without dropout that normalizes over the mapped axis "batch"."""
     model = nnx.clone(model)
     is_norm = lambda part: isinstance(part, nnx.BatchNorm) and part.use_running_average is False
     norms = [part for _, part in nnx.iter_graph(model) if is_norm(part)]
@@ -51,7 +51,7 @@ def by_batch(model: Any) -> Any:
 class _ByBatch(nnx.BatchNorm):
     """Batch normalization that keeps the statistics of the batch.
 
-    Flax stops the derivatives of the averages that it keeps; those of outputs for other inputs need them.
+    Flax stops the gradient of the averages that it keeps, which derivatives of outputs for other inputs need.
     """
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:

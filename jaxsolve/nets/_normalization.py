@@ -1,4 +1,4 @@
-"""Normalizations of image networks: options that give a network its layers, each with a gain and a bias."""
+"""Normalizations of image networks, each with a gain and a bias."""
 
 import abc
 from typing import Any
@@ -12,12 +12,12 @@ from ._layers import AbstractLayer, StandardizeBatch, StandardizeGroups
 class AbstractNormalization(eqx.Module):
     """A normalization before every activation, followed by a gain (1 at the start) and a bias (0) per channel.
 
-    Gain and bias are trained. The layers alone are `StandardizeGroups` and `StandardizeBatch`.
+    Gain and bias are trained. The layers without them are `StandardizeGroups` and `StandardizeBatch`.
     """
 
     @abc.abstractmethod
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
-        """The normalizing layer number `index`, for an image of `channels` channels; None for no layer."""
+        """The normalizing layer with index `index`, for an image of `channels` channels; None for no layer."""
 
     @abc.abstractmethod
     def normalizer(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
@@ -25,7 +25,7 @@ class AbstractNormalization(eqx.Module):
 
 
 class NoNormalization(AbstractNormalization):
-    """Leaves signals as they are, without gains: what residual networks take by default.
+    """Leaves signals unchanged, without gains: the default of residual networks.
 
     Example:
         >>> scaling = js.nets.Scaling.kaiming()
@@ -44,7 +44,7 @@ class NoNormalization(AbstractNormalization):
 class GroupNorm(AbstractNormalization):
     """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample (Wu & He, 2018).
 
-    `groups=1` is layer normalization; as many groups as channels is instance normalization.
+    `groups=1` is layer normalization; one group per channel is instance normalization.
 
     Arguments:
         groups: must divide the number of channels of every normalized layer.
@@ -87,9 +87,9 @@ class BatchNorm(AbstractNormalization):
 
     The network has a state, as in Equinox: `net, state = eqx.nn.make_with_state(nets.ResNet18)(...)`, called as
     `out, state = net(x, state)` under `jax.vmap(..., axis_name="batch")`. There are no running averages: the state
-    holds the statistics of the last batch, and `eqx.nn.inference_mode(net)` uses those. So `Problem(net, ...,
-    state=state)` has one meaning at all times of a gradient flow: its outputs, on the training set and on any other
-    inputs, use the statistics of the whole training set at the current parameters.
+    holds the statistics of the last batch, and `eqx.nn.inference_mode(net)` uses those. `Problem(net, ...,
+    state=state)` therefore has one meaning throughout a gradient flow: its outputs, on the training set and on any
+    other inputs, use the statistics of the whole training set at the current parameters.
 
     Arguments:
         eps: added to the variance, > 0.
@@ -116,7 +116,7 @@ class BatchNorm(AbstractNormalization):
         return StandardizeBatch(index)
 
     def normalizer(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
-        # Without memory (momentum 0) the statistics that are kept are those of the last batch, to the last bit.
+        # With momentum 0 the stored statistics are exactly those of the last batch.
         return eqx.nn.BatchNorm(
             channels, "batch", eps=self.eps, channelwise_affine=False, momentum=0.0, mode="batch", dtype=dtype
         )

@@ -15,19 +15,19 @@ from .._checks import concrete, describe, require_size
 
 
 class Padded(eqx.Module):
-    """A width of `units` in arrays of `size`: networks that differ in width alone then share one compiled program.
+    """A width of `units` in arrays of `size`: networks that differ only in width then share one compiled program.
 
-    `MLP`, `TwoLayerLinear` and `DeepLinear` take it as their width. They are then the network with `units` neurons per
-    hidden layer: they have its scaling and, from `Gaussian`, `Sphere`, `Mirrored` and `NearParallel`, exactly its
-    initial weights. (That holds for JAX's default random numbers; with others the law is the same.) The rest of the
-    arrays is exactly zero, and stays so under every dynamics that moves a weight by its own gradient.
+    `MLP`, `TwoLayerLinear` and `DeepLinear` accept it as their width. They are then the network with `units` neurons
+    per hidden layer: they have its scaling and, with `Gaussian`, `Sphere`, `Mirrored` and `NearParallel`, exactly its
+    initial weights. (This holds for JAX's default random number generator; with others the distribution is the same.)
+    The rest of each array is exactly zero, and stays so under every dynamics that moves a weight by its own gradient.
 
-    In arithmetic it stands for its units, as a float: `1 / width`, `width**0.5`, `jnp.sqrt(width)`. In sweeps
+    In arithmetic it acts as its number of units, as a float: `1 / width`, `width**0.5`, `jnp.sqrt(width)`. In sweeps,
     `js.sweeps.padded` makes it from a list of widths.
 
     Arguments:
-        units: how many neurons there are; may be traced.
-        size: how many the arrays have room for.
+        units: the number of neurons; may be traced.
+        size: the number of neurons that the arrays have room for.
 
     Example:
         >>> width = js.nets.Padded(3, size=8)
@@ -40,7 +40,7 @@ class Padded(eqx.Module):
     Raises:
         TypeError: units or size is not an integer.
         ValueError: size is not positive, or units is not in 1 to size. (Traced units cannot raise: the network is then
-            not valid, and its lane of a sweep ends as invalid.)
+            invalid, and so is its lane of a sweep.)
     """
 
     units: Int[Array, ""]
@@ -98,11 +98,11 @@ class Padded(eqx.Module):
 
 
 Kept: TypeAlias = Sequence[int | Int[Array, ""]]
-"""How many entries along each axis of an array belong to the network: arrays where there are more."""
+"""How many entries along each axis of an array belong to the network: an int for all of them, an array at padding."""
 
 
 def require_unpadded(value: Any, name: str) -> int:
-    """Returns a size that cannot be padded; raises TypeError or ValueError for anything else than an integer >= 1."""
+    """Returns a size that cannot be padded; raises TypeError or ValueError for anything but an integer >= 1."""
     if isinstance(value, Padded):
         raise TypeError(
             f"{name} cannot be padded here, only the width of MLP, TwoLayerLinear and DeepLinear can; give an integer, "
@@ -112,7 +112,7 @@ def require_unpadded(value: Any, name: str) -> int:
 
 
 def fan(kept: int | Int[Array, ""]) -> int | Float[Array, ""]:
-    """A number of units as the rules of scaling take it: as a float where it may be traced, for its negative powers."""
+    """A number of units as the scaling rules take it: a float if it may be traced, because of its negative powers."""
     return kept if isinstance(kept, int) else kept.astype(jnp.result_type(float))
 
 
@@ -128,9 +128,8 @@ def keep(array: Float[Array, "..."], kept: Kept) -> Float[Array, "..."]:
 def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: Any) -> Float[Array, "..."]:
     """Standard normal numbers in the part of an array that belongs to the network, 0 elsewhere.
 
-    They are the numbers that an array of just the size of that part would hold. JAX draws every number from its place
-    in the array, read row by row. So the numbers of the smaller array are drawn in one row, and then each is moved to
-    its place.
+    They are the numbers that an array of just that size would hold. JAX draws every number from its place in the array,
+    read row by row. Therefore the numbers of the smaller array are drawn as one row, and each is moved to its place.
     """
     if all(isinstance(count, int) for count in kept):
         return jr.normal(key, shape, dtype)
@@ -139,11 +138,11 @@ def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: 
     for axis, count in enumerate(kept):
         # The place in the smaller array, read row by row: Horner's rule over its sizes.
         place = place * count + jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    # What lies outside of the smaller array may point beyond the row; it is set to 0.
+    # Entries outside of the smaller array may point beyond the row; they are set to 0.
     return keep(row[jnp.minimum(place, row.size - 1)], kept)
 
 
 def within(kept: Kept, shape: Sequence[int]) -> Any:
-    """True if along each axis there is at least one unit, and room for all of them."""
+    """True if every axis has at least one unit, and room for all of its units."""
     known = [(count >= 1) & (count <= size) for count, size in zip(kept, shape, strict=True)]
     return jnp.all(jnp.stack([jnp.asarray(one) for one in known]))

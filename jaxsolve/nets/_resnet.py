@@ -27,9 +27,9 @@ class WideResNet(AbstractLayered):
     a 1 x 1 convolution of phi(N(z)) replaces the first z. The second and the third group begin with stride 2.
     The depth 6b + 4 counts the convolutions; k = 1 needs no 1 x 1 convolution in the first group and has one less.
 
-    The branch and the shortcut are added as they are: without normalization the signal grows with b, at any k.
+    Branch and shortcut are added without rescaling: without normalization, the signal grows with b at any k.
     The first convolution does not widen with k, so rules such as `Scaling.mup`, whose first rate is the number of its
-    output channels, take 16 for it.
+    output channels, use 16 there.
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 4 pixels each way.
@@ -37,15 +37,15 @@ class WideResNet(AbstractLayered):
         k: widening factor.
         b: blocks per group.
         activation: a name, an `Activation` or any elementwise function.
-        window: pixels across a convolution where 3 x 3 is said above, an odd number; zeros surround the image.
-        normalization: `NoNormalization()`, `GroupNorm(groups)` or `BatchNorm()` (which says how to make the network).
-        scaling: a `Scaling`, or a rule such as `Scaling.ntk()`; one set of hyperparameters per weight array, counted
-            from the input, the 1 x 1 convolution of a block after its 3 x 3 ones. Gains and all biases train at its
-            `bias_eta`.
+        window: pixels across the convolutions that are 3 x 3 above, an odd number; with zero padding.
+        normalization: `NoNormalization()`, `GroupNorm(groups)` or `BatchNorm()` (see there for the network's state).
+        scaling: a `Scaling`, or a rule such as `Scaling.ntk()`. It has one set of hyperparameters per weight array,
+            counted from the input, with the 1 x 1 convolution of a block after its 3 x 3 ones. Gains and all biases
+            train at its `bias_eta`.
         key: a JAX random key.
 
     Other Arguments:
-        bias: whether every convolution and the read-out have biases, besides those of the normalization.
+        bias: whether every convolution and the read-out have biases, in addition to those of the normalization.
         init: the initial weights: `Gaussian` or `Given`.
         dtype: of the weights; the default float if None.
 
@@ -58,7 +58,7 @@ class WideResNet(AbstractLayered):
         10
 
     Raises:
-        ValueError, TypeError: a size, the activation, the normalization, the scaling or the init is not one of those
+        ValueError, TypeError: a size, the activation, the normalization, the scaling or the init is not as described
             above, or the groups of the normalization do not divide a number of channels.
     """
 
@@ -111,23 +111,23 @@ class WideResNet(AbstractLayered):
 
 
 class ResNet18(AbstractLayered):
-    """The residual network of 18 layers (He et al., 2016) in its form for small images.
+    """The 18-layer residual network (He et al., 2016) in its form for small images.
 
     A 3 x 3 convolution of stride 1 without pooling, four groups of two blocks of w, 2w, 4w and 8w channels, the average
     over the image and a dense read-out. A block is phi(z + N(C(phi(N(C(z)))))) with 3 x 3 convolutions C, the
     normalization N and the activation phi; the second, third and fourth group begin with stride 2, where N of a 1 x 1
     convolution replaces z.
 
-    The branch and the shortcut are added as they are: without normalization the signal grows from block to block, at
-    any width.
+    Branch and shortcut are added without rescaling: without normalization, the signal grows from block to block at any
+    width.
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 8 pixels each way.
         out_size: outputs c.
         width_size: w, the channels of the first group.
         activation: a name, an `Activation` or any elementwise function.
-        window, normalization, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases in the
-            normalization and in the read-out alone. There are 21 weight arrays.
+        window, normalization, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases only in
+            the normalization and the read-out. There are 21 weight arrays.
 
     Example:
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(8)
@@ -208,7 +208,7 @@ def _pre_activation(register: LayerRegister, window: int, into: int, out: int, s
     branch = (*register.conv(into, out, window, stride), *register.activate(out), *register.conv(out, out, window))
     if into == out and stride == 1:
         return (Residual((*before, *branch)),)
-    # The branch and the 1 x 1 convolution both read phi(N(z)), so that stands before the sum.
+    # The branch and the 1 x 1 convolution both read phi(N(z)), so it is computed before the sum.
     return (*before, Residual(branch, register.conv(into, out, 1, stride)))
 
 

@@ -16,10 +16,10 @@ from ._laws import Fan, LayerShape
 
 
 class Optimizers(enum.Enum):
-    """The optimizers that a scaling is for: those under which it stays stable as the width grows.
+    """The optimizers that a scaling is meant for: with these it stays stable as the width grows.
 
-    Among the rules only `js.nets.Scaling.mup` depends on it; `js.Descent` refuses an optimizer of the wrong kind, and
-    flows refuse a scaling for Adam.
+    Among the rules, only `js.nets.Scaling.mup` depends on it. `js.Descent` rejects an optimizer of the wrong kind, and
+    flows reject a scaling for Adam.
 
     Example:
         >>> js.nets.Scaling.mup(adam=True).optimizers
@@ -32,13 +32,13 @@ class Optimizers(enum.Enum):
 
 
 def floats(value: Any, name: str) -> Float[Array, "..."]:
-    """A number or an array as floats, of the dtype given if it is one; raises TypeError for anything else."""
+    """A number or an array as floats, keeping a floating-point dtype; raises TypeError for anything else."""
     array = real_array(value, name)
     return jax.lax.convert_element_type(array, array.dtype)  # never weakly typed: a weak leaf would recompile
 
 
 def check_hyperparameters(sigma, eta, gamma, bias_sigma, bias_eta) -> None:
-    """Raises ValueError if a concrete value is not finite, or one other than gamma is negative."""
+    """Raises ValueError if a concrete value is not finite, or if one other than gamma is negative."""
     require_not_negative(sigma, "sigma")
     require_not_negative(eta, "eta")
     require_not_negative(bias_sigma, "bias_sigma")
@@ -56,9 +56,9 @@ class Scaling(eqx.Module):
     network's function unchanged.
 
     A `Scaling` holds numbers. `Scaling.ntk()`, `Scaling.mup()` and their siblings return a `js.nets.ScalingRule`
-    instead: the numbers depend on the sizes of the layers, so a rule becomes a `Scaling` only in the network that it is
-    given to. Networks take either as `scaling=`; `net.scaling` is always a `Scaling`. Every rule takes `sigma=` and
-    `eta=`, factors on the sigmas and etas that it prescribes (one number, or one per weight matrix).
+    instead: the numbers depend on the layer sizes, so a rule becomes a `Scaling` only in the network that it is given
+    to. Networks take either as `scaling=`; `net.scaling` is always a `Scaling`. Every rule takes `sigma=` and `eta=`,
+    factors on the sigmas and etas that it prescribes (one number, or one per weight matrix).
 
     Arguments:
         multiplier: m, shape (layers,), counted from the input.
@@ -82,7 +82,7 @@ class Scaling(eqx.Module):
 
     Raises:
         ValueError: a shape does not match, or a concrete sigma or eta is negative, NaN or infinite.
-        TypeError: what is given are no real numbers.
+        TypeError: an argument does not consist of real numbers.
     """
 
     multiplier: Float[Array, " layers"]
@@ -146,7 +146,7 @@ class Scaling(eqx.Module):
     def mean_field(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0) -> "ScalingRule":
         """The rule `ntk` with m = 1/fan_in in the last layer and eta = width (Mei et al.).
 
-        At eta = 1 (`eta=1/width`) the network is frozen: that is the column of Xu & Liu Ziyin's Table 1.
+        At eta = 1 (`eta=1/width`) the network is frozen, as in the mean-field column of Xu & Liu Ziyin's Table 1.
 
         Example:
             >>> scaling = js.nets.Scaling.mean_field()([(4, 100), (100, 1)])
@@ -189,11 +189,11 @@ class Scaling(eqx.Module):
     def mup(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0, adam: bool = False) -> "ScalingRule":
         """The rule m = 1, sigma^2 = 1/fan_in (last layer 1/fan_in^2), eta = (fan_out, 1, ..., 1, 1/fan_in) (Yang & Hu).
 
-        These rates are for gradient flow and SGD. `adam=True` gives those for Adam: (1, 1/fan_in, ..., 1/fan_in).
-        A `js.Descent` with the wrong kind of optimizer raises, and a flow with the latter. The first rate of a
-        convolution is its number of output channels, not its fan_out: the window does not grow with the width.
-        `js.nets.Transformer` divides the products of queries and keys by the root of their size, where muP has the size
-        itself: there they still grow in training.
+        These rates are for gradient flow and SGD. `adam=True` gives the rates for Adam: (1, 1/fan_in, ..., 1/fan_in).
+        A `js.Descent` with the wrong kind of optimizer raises, and so does a flow with the rates for Adam. The first
+        rate of a convolution is its number of output channels, not its fan_out: the window does not grow with the
+        width. `js.nets.Transformer` divides the query-key products by the square root of their size, not by the size
+        itself as in muP, so they still grow in training.
 
         Example:
             >>> js.nets.Scaling.mup()([(4, 16), (16, 16), (16, 1)]).eta.tolist()
@@ -207,7 +207,7 @@ class Scaling(eqx.Module):
         """The rule `ntk` with gamma = alpha and eta = alpha^-2 (Chizat et al., Geiger et al.).
 
         In a centered problem this is the flow of alpha (f - f_0) under the loss divided by alpha^2: training is lazy at
-        large alpha, and learns features at small alpha. Biases train at alpha^-2, too; `with_bias` sets their rate.
+        large alpha, and learns features at small alpha. Biases train at alpha^-2 too; `with_bias` sets their rate.
 
         Example:
             >>> scaling = js.nets.Scaling.lazy(2.0)([(4, 100), (100, 1)])
@@ -238,10 +238,10 @@ class Scaling(eqx.Module):
         sigma: Any = 1.0,
         eta: Any = 1.0,
     ) -> "ScalingRule":
-        """The rule m = 1 with gamma, sigma^2 and eta powers of kappa (Xu & Liu Ziyin, section 3 and Table 1).
+        """The rule m = 1, with powers of kappa for gamma, sigma^2 and eta (Xu & Liu Ziyin, section 3 and Table 1).
 
-        gamma ~ kappa^c_gamma; the last weight matrix (u) has *variance* kappa^c_u and rate kappa^c_eta_u, every other
-        one (w) has variance kappa^c_w and rate kappa^c_eta_w. `kappa=None` takes the width.
+        gamma ~ kappa^c_gamma; the last weight matrix (u) has *variance* kappa^c_u and rate kappa^c_eta_u, and all
+        others (w) have variance kappa^c_w and rate kappa^c_eta_w. `kappa=None` means the width.
 
         Example:
             >>> rule = js.nets.Scaling.from_exponents(c_gamma=-1.0, c_u=0.0, c_w=-2.0, c_eta_u=1.0, c_eta_w=1.0)
@@ -260,17 +260,17 @@ class Scaling(eqx.Module):
 class ScalingRule(eqx.Module):
     """A rule that makes a `js.nets.Scaling` once the sizes of the layers and the activation's gain are known.
 
-    This is what `Scaling.ntk()` and its siblings return. Networks call it: give it to one as `scaling=`. A rule of your
-    own is `ScalingRule(law)`.
+    `Scaling.ntk()` and its siblings return such rules. Networks call a rule that they get as `scaling=`. A custom rule
+    is `ScalingRule(law)`.
 
     Arguments:
         law: `law(layer)` returns the `js.nets.Prescription` for one `js.nets.LayerShape`: multiplier, sigma, eta and a
             factor on gamma. With padded widths (`js.nets.Padded`) the sizes are arrays that may be traced: take roots
-            by `**`, not by `math.sqrt`.
+            with `**`, not with `math.sqrt`.
         gamma: output scale.
-        sigma, eta: factors on what the law prescribes, one number or one per weight matrix. `with_bias` sets those of
-            biases.
-        kappa: passed on to the law; None takes the width.
+        sigma, eta: factors on what the law prescribes, one number or one per weight matrix. `with_bias` sets both for
+            the biases.
+        kappa: passed on to the law; None means the width.
         optimizers: the optimizers that the law is for.
 
     Example:
@@ -316,7 +316,7 @@ class ScalingRule(eqx.Module):
         check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
 
     def with_bias(self, *, sigma: Any = None, eta: Any = None) -> "ScalingRule":
-        """The same rule with biases drawn from N(0, sigma^2) and trained at the rate eta; None leaves either as it is.
+        """The same rule with biases drawn from N(0, sigma^2) and trained at the rate eta; None keeps the old value.
 
         Example:
             >>> rule = js.nets.Scaling.ntk().with_bias(sigma=0.5)
@@ -341,14 +341,14 @@ class ScalingRule(eqx.Module):
         """Returns the `Scaling` of a network.
 
         Arguments:
-            fans: (fan_in, fan_out) of every weight matrix, counted from the input; of a convolution, channels times
+            fans: (fan_in, fan_out) of every weight matrix, counted from the input; for a convolution, channels times
                 the pixels of its window.
             gain: gain of the activation between them.
-            windows: those pixels, 1 for a dense layer; None if all are dense.
+            windows: the pixels of each window, 1 for a dense layer; None if all layers are dense.
             on_data: which matrices act on the data.
 
         Raises:
-            ValueError: sigma or eta was given per matrix, but not one for each of these matrices.
+            ValueError: sigma or eta was given per matrix, but for another number of matrices.
         """
         layers = len(fans)
         for name, value in (("sigma", self.sigma), ("eta", self.eta)):
@@ -363,7 +363,7 @@ class ScalingRule(eqx.Module):
             self.law(LayerShape(fan_in, fan_out, index, layers, width, gain, kappa, window, index in on_data))
             for index, ((fan_in, fan_out), window) in enumerate(zip(fans, windows or (1,) * layers, strict=True))
         ]
-        # What was given may be of several dtypes; the scaling has the widest.
+        # The arguments may have several dtypes; the scaling takes the widest.
         dtype = np.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self)))
         rule = jax.tree.map(lambda leaf: leaf.astype(dtype), self)
         multiplier, sigma, eta, gamma = (

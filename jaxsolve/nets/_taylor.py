@@ -1,4 +1,4 @@
-"""Networks as their Taylor series in the parameters."""
+"""Taylor series of networks in their parameters."""
 
 import math
 from collections.abc import Callable
@@ -19,8 +19,8 @@ class Taylor(eqx.Module):
 
     Attributes:
         net: the network, whose parameters train.
-        start: the parameters that the series is about, leaf by leaf.
-        degree: of the highest power.
+        start: the parameters that the series expands about, leaf by leaf.
+        degree: the highest power.
     """
 
     net: Any
@@ -37,11 +37,11 @@ class Taylor(eqx.Module):
 
 
 def taylor_expand(net: Any, degree: int) -> Taylor:
-    r"""The Taylor series of a network in its parameters, about where they are, as a network that starts there.
+    r"""The Taylor series of a network about its current parameters, as a network that starts at them.
 
-    $f_0 + \sum_k \partial_\theta^k f [(\theta - \theta_0)^k] / k!$ up to k = degree: with degree 1 the linearized
-    network, whose training `js.FrozenKernel()` has in closed form, with degree 2 the first whose kernel moves.
-    Parameters and rates are those of the network. Kinks add nothing: relu is taken to be straight on either side.
+    $f_0 + \sum_k \partial_\theta^k f [(\theta - \theta_0)^k] / k!$ up to k = degree. Degree 1 is the linearized
+    network, whose training `js.FrozenKernel()` has in closed form; degree 2 is the first whose kernel changes.
+    Parameters and rates are those of the network. Kinks contribute nothing: relu counts as straight on either side.
 
     Arguments:
         net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
@@ -56,7 +56,7 @@ def taylor_expand(net: Any, degree: int) -> Taylor:
         [2.5]
 
     Raises:
-        TypeError: net is no network with parameters, or degree no integer.
+        TypeError: net is not a network with parameters, or degree is not an integer.
         ValueError: degree is below 1.
 
     Reference:
@@ -70,7 +70,7 @@ def taylor_expand(net: Any, degree: int) -> Taylor:
 
 
 def _derivatives(f: Callable[[PyTree], Array], step: PyTree, degree: int) -> Callable[[PyTree], tuple[Array, ...]]:
-    """f and its first derivatives along a step."""
+    """f and its first `degree` derivatives along a step."""
     if degree == 0:
         return lambda p: (f(p),)
     lower = _derivatives(f, step, degree - 1)

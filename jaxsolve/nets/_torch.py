@@ -1,4 +1,4 @@
-"""PyTorch modules as networks: the graph that `torch.export` makes of one, run by JAX."""
+"""PyTorch modules as networks: `torch.export` makes a graph of the module, and JAX runs it."""
 
 import contextlib
 import hashlib
@@ -19,40 +19,40 @@ from ._state import Stateful
 from ._torch_operations import batch_moments, BATCH_NORM, CHECKS, DROPOUT, OPERATIONS, WHOLE
 
 
-# What says where an array lies, and not what it holds.
+# Arguments that say where an array is stored, not what it holds.
 _PLACES = ("device", "layout", "pin_memory", "memory_format")
 
 
 def from_torch(
     module: Any, example: Any, *, dropout: bool = False, operations: Mapping[str, Callable[..., Any]] | None = None
 ) -> Function:
-    """A PyTorch module as a network of one sample, in inference mode; what does not require a gradient stays as it is.
+    """A PyTorch module as a network of one sample, in inference mode; what does not require a gradient stays fixed.
 
-    `torch.export` writes the module down as a graph, as after `module.eval()`: dropout is off, batch normalization has
-    its running averages, and kernels are those of this function. The module itself stays as it is. JAX then runs the
-    graph, with a copy of the parameters by their names: `net.params["fc"]["weight"]` is that of `module.fc`. A tied
-    parameter is one, under its first name. `torch_params` reads the parameters anew.
+    `torch.export` makes a graph of the module as after `module.eval()`: dropout is off, batch normalization uses its
+    running averages, and kernels are those of this function. The module itself does not change. JAX then runs the
+    graph with a copy of the parameters under their names: `net.params["fc"]["weight"]` is `module.fc.weight`. Tied
+    parameters appear once, under their first name. `torch_params` reads the parameters again.
 
-    The module is called with an axis of samples in front, `batch_first=True` where it has a choice. Of several outputs
-    it is `logits`, as those of Hugging Face's models have, or the first. Recurrent layers are written down step by
-    step.
+    The module is called with a leading batch axis, with `batch_first=True` where that is an option. Of several outputs
+    the network returns `logits`, as Hugging Face models have them, or else the first. Recurrent layers are unrolled
+    step by step.
 
     Arguments:
-        module: a `torch.nn.Module`. Parameters of half precision are for `module.float()` first. Batch normalization
-            that is to train by the statistics of its batches is for `from_torch_with_state`.
-        example: one sample, without an axis of samples: a tensor of floats, or of integers such as tokens; a tuple of
-            tensors, or a dict of those that the module takes by keyword. Samples must have its shape.
-        dropout: True writes down the graph of `module.train()` (its normalization apart). `net(x)` is without dropout,
-            `net(x, key=key)` draws it, and so `noise=lambda net, x, key: net(x, key=key)` of `js.Descent` and
+        module: a `torch.nn.Module`. In half precision, call `module.float()` first. To train batch normalization with
+            the statistics of its batches, use `from_torch_with_state`.
+        example: one sample, without a batch axis: a tensor of floats, or of integers such as tokens; a tuple of
+            tensors, or a dict of tensors that the module takes by keyword. Samples must have its shape.
+        dropout: True exports the graph of `module.train()`, except for its normalization. `net(x)` has no dropout, and
+            `net(x, key=key)` draws it, so `noise=lambda net, x, key: net(x, key=key)` in `js.Descent` and
             `js.diagnose` trains with it.
-        operations: functions for operations that are not known here, or others, by their names in PyTorch's
-            graphs: `{"aten.erfc": jax.scipy.special.erfc}`. They get arrays of JAX in place of tensors.
+        operations: functions for operations that are not known here, or replacements, by their names in PyTorch's
+            graphs: `{"aten.erfc": jax.scipy.special.erfc}`. They receive JAX arrays in place of tensors.
 
     Raises:
         ModuleNotFoundError: PyTorch is not installed.
-        NotImplementedError: the graph has operations that are not known; with dropout, recurrent layers draw some, or
-            the module changes its buffers.
-        TypeError: module is no module, or gives no output for each sample.
+        NotImplementedError: the graph has unknown operations; with dropout, recurrent layers have dropout, or the
+            module changes its buffers.
+        TypeError: module is not a module, or does not return an output for each sample.
         ValueError: batch normalization has no running averages.
 
     Example:
@@ -68,20 +68,20 @@ def from_torch(
 def from_torch_with_state(
     module: Any, example: Any, *, dropout: bool = False, operations: Mapping[str, Callable[..., Any]] | None = None
 ) -> tuple[Any, eqx.nn.State]:
-    """A PyTorch module with batch normalization as a network with state, and its state, as by `eqx.nn.make_with_state`.
+    """A PyTorch module with batch normalization as a network with state, and its state (cf. `eqx.nn.make_with_state`).
 
-    It trains by the statistics of its batches: `js.Problem(net, x, y, state=state)` and `js.diagnose` say how. The
-    module's own running averages and momentum do not count: other inputs go by the mean and the (biased) variance of
-    the whole training set at the parameters of now. In `noise=lambda net, x, state, key: net(x, state, key=key)` it
-    draws dropout, if that was asked for.
+    It trains with the statistics of its batches; see `js.Problem(net, x, y, state=state)` and `js.diagnose`. The
+    module's own running averages and momentum are ignored: other inputs are normalized with the mean and the (biased)
+    variance of the whole training set at the current parameters. With `dropout=True`,
+    `noise=lambda net, x, state, key: net(x, state, key=key)` draws dropout.
 
     Arguments:
-        module: in training mode, as PyTorch makes it. A layer on which `eval()` was called keeps its averages.
+        module: in training mode, PyTorch's default. A layer on which `eval()` was called keeps its averages.
         example, dropout, operations: as for `from_torch`.
 
     Raises:
         ValueError: the module has no batch normalization in training mode, some without running averages, or instance
-            normalization with them.
+            normalization with running averages.
         ModuleNotFoundError, NotImplementedError, TypeError: as for `from_torch`.
 
     Example:
@@ -101,12 +101,12 @@ def from_torch_with_state(
 
 
 def torch_params(module: Any) -> dict[str, Any]:
-    """A copy of the parameters that a PyTorch module trains, in the tree of its `from_torch`: dicts of JAX's arrays.
+    """A copy of the trainable parameters of a PyTorch module, in the tree that `from_torch` uses: dicts of JAX arrays.
 
-    In a loop of PyTorch, `monitor(step, js.nets.torch_params(module))` shows them to a `js.Monitor`.
+    In a PyTorch loop, `monitor(step, js.nets.torch_params(module))` passes them to a `js.Monitor`.
 
     Raises:
-        TypeError: a parameter is of bfloat16, which NumPy does not have.
+        TypeError: a parameter has the dtype bfloat16, which NumPy lacks.
 
     Example:
         >>> import torch  # doctest: +SKIP
@@ -132,7 +132,7 @@ def _copied(tensor: Any) -> np.ndarray:
 
 
 def _dtype(dtype: Any) -> np.dtype:
-    """The dtype that JAX has for one of PyTorch: of 32 bits unless it computes in 64."""
+    """The JAX dtype for a PyTorch dtype: of 32 bits unless JAX computes in 64."""
     return jax.dtypes.canonicalize_dtype(str(dtype).removeprefix("torch."))
 
 
@@ -142,7 +142,7 @@ def _dtype(dtype: Any) -> np.dtype:
 def _written_down(
     module: Any, example: Any, caller: str, dropout: bool, operations: Mapping[str, Any] | None, *, by_batch: bool
 ) -> tuple["_Program", tuple[tuple[int, ...], ...], dict[str, Array]]:
-    """The program of a module, the shapes of a sample, and running averages that the program is to be given."""
+    """The program of a module, the shapes of a sample's arrays, and the running averages to pass to the program."""
     with needs("torch", caller):
         import torch  # pyright: ignore[reportMissingImports]
     if not isinstance(module, torch.nn.Module):
@@ -166,7 +166,7 @@ def _written_down(
 
 
 def _averages(torch: Any, module: Any, by_batch: bool) -> set[str]:
-    """The names of the running averages in whose place a batch has its own statistics: none unless `by_batch`."""
+    """The names of the running averages that the statistics of a batch replace; empty unless `by_batch`."""
     norms, found = torch.nn.modules.batchnorm, set()
     for name, part in module.named_modules():
         of_batch = isinstance(part, norms._BatchNorm)
@@ -195,7 +195,7 @@ def _averages(torch: Any, module: Any, by_batch: bool) -> set[str]:
 def _require_plain_dropout(torch: Any, module: Any) -> None:
     for name, part in module.named_modules():
         if isinstance(part, torch.nn.RNNBase) and part.dropout > 0:
-            raise NotImplementedError(  # the graph is without it
+            raise NotImplementedError(  # torch.export drops it from the graph
                 f"the dropout of {type(part).__name__} {name} cannot be drawn: give layers one by one, with "
                 "torch.nn.Dropout between them"
             )
@@ -203,7 +203,7 @@ def _require_plain_dropout(torch: Any, module: Any) -> None:
 
 @contextlib.contextmanager
 def _mode(torch: Any, module: Any, dropout: bool) -> Iterator[None]:
-    """A module in inference mode for a while, or in training mode, normalization apart."""
+    """Puts a module in inference mode for a while, or in training mode except for its normalization."""
     before = [(part, part.training) for part in module.modules()]
     module.train(dropout)
     for part, _ in before:
@@ -217,7 +217,7 @@ def _mode(torch: Any, module: Any, dropout: bool) -> Iterator[None]:
 
 
 def _exported(torch: Any, module: Any, example: Any) -> Any:
-    """The exported program of a module, called with one sample, that gives one tensor."""
+    """The exported program of a module that is called with one sample and returns one tensor."""
     leaves, structure = jax.tree.flatten(example)
     if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise TypeError(f"example must be one sample: a tensor, or a tuple or dict of tensors, got {describe(example)}")
@@ -257,7 +257,7 @@ def _tensor(torch: Any, output: Any) -> Any:
 
 
 def _stop_gradients(torch: Any, graph_module: Any) -> None:
-    """Detaches what is computed under `torch.no_grad()`, which decompositions would forget."""
+    """Detaches what is computed under `torch.no_grad()`, which the decompositions would lose."""
     graph = graph_module.graph
     for node in list(graph.nodes):
         if _name(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
@@ -270,7 +270,7 @@ def _stop_gradients(torch: Any, graph_module: Any) -> None:
 
 
 def _name(target: Any) -> str:
-    """An operation without its overload: "aten.add"; a function by its name."""
+    """The name of an operation without its overload, such as "aten.add", or the name of a function."""
     return str(getattr(target, "overloadpacket", getattr(target, "__name__", target)))
 
 
@@ -278,30 +278,30 @@ def _name(target: Any) -> str:
 
 
 class _Value(NamedTuple):
-    """A value that is known by its name when a program runs."""
+    """A reference by name to a value that exists when the program runs."""
 
     name: str
 
 
 class _Step(NamedTuple):
-    name: str  # of what it gives
+    name: str  # of its result
     call: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    averages: tuple[str, ...]  # the mean and the variance, where a batch has its own in their place
-    draw: int | None  # how many have drawn before it; None where it does not
+    averages: tuple[str, ...]  # the mean and the variance, if the statistics of a batch replace them
+    draw: int | None  # how many steps draw before this one; None if it does not draw
 
 
 class _Program(NamedTuple):
     """A graph without PyTorch.
 
     Attributes:
-        inputs: the names of the parts of a sample.
-        params: the names of the parameters that train, with their paths.
-        averages: the names of buffers that each call is given, with those that PyTorch has for them.
-        fixed: the names of other buffers, constants and parameters that stand still, with their values.
-        steps: in their order.
-        output: the name of the output, which has an axis of one sample.
+        inputs: the names of a sample's arrays.
+        params: the names of the trainable parameters, with their paths.
+        averages: the names of the buffers that are passed at each call, with their names in PyTorch.
+        fixed: the names of the other buffers, the constants and the parameters that do not train, with their values.
+        steps: in the order of execution.
+        output: the name of the output, which has a batch axis of size 1.
     """
 
     inputs: tuple[str, ...]
@@ -313,7 +313,7 @@ class _Program(NamedTuple):
 
 
 class _Constant:
-    """An array that is equal to others that hold the same."""
+    """An array that compares equal to arrays with the same contents."""
 
     def __init__(self, tensor: Any):
         known = _copied(tensor)
@@ -341,7 +341,7 @@ def _program(
             params.append((node, tuple(first[id(parameter)].split("."))))
         else:
             fixed.append((node, _Constant(parameter)))
-    # Such as the number of batches that PyTorch has counted, which would make a program of its own.
+    # Such as PyTorch's count of batches: including unused buffers would force a new program for each value.
     unused = {node.name for node in exported.graph.nodes if not node.users}
     for node, name in (signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants).items():
         own = name.removeprefix("module.")
@@ -371,7 +371,7 @@ def _program(
             continue
         kwargs = {key: read(part) for key, part in node.kwargs.items() if key not in _PLACES}
         if not node.all_input_nodes:
-            kwargs["dtype"] = _dtype(node.meta["val"].dtype)  # what is made of nothing has PyTorch's default
+            kwargs["dtype"] = _dtype(node.meta["val"].dtype)  # without inputs, the dtype is PyTorch's default
         of_batch = tuple(part.name for part in node.args[3:5]) if name == BATCH_NORM else ()
         of_batch = of_batch if set(of_batch) <= set(averages) else ()
         steps.append(
@@ -396,7 +396,7 @@ def _program(
 def _run(
     params: PyTree, x: Any, program: _Program, inputs: tuple[tuple[int, ...], ...], *, key: Key[Array, ""] | None = None
 ) -> Array:
-    """The output for one sample; by a key with dropout."""
+    """The output for one sample, with dropout if there is a key."""
     return _run_with_statistics(params, x, program, inputs, statistics={}, inference=True, key=key)[0]
 
 
@@ -410,7 +410,7 @@ def _run_with_statistics(
     inference: bool,
     key: Key[Array, ""] | None = None,
 ) -> tuple[Array, dict[str, Array]]:
-    """The output for one sample, and the statistics: those that are given, or those of the batch in training."""
+    """The output for one sample, and the statistics: the given ones or, in training, those of the batch."""
     if key is not None and not any(step.draw is not None for step in program.steps):
         raise ValueError(
             "this network has no dropout to draw by the key: give dropout=True to js.nets.from_torch, of a module that "
@@ -432,7 +432,7 @@ def _run_with_statistics(
         held[name] = jnp.asarray(leaf)[None]
     is_value = lambda part: isinstance(part, _Value)
     fill = lambda part: held[part.name] if is_value(part) else part
-    # PyTorch's rules of broadcasting and of dtypes.
+    # PyTorch's rules of broadcasting and dtype promotion.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         for step in program.steps:
             if step.averages and not inference:

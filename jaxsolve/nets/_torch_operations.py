@@ -1,4 +1,4 @@
-"""The operations of PyTorch's graphs, one by one, as functions of JAX."""
+"""The operations of PyTorch's graphs as JAX functions."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ def _convolution(
     pads = [(pad, pad) for pad in padding]
     options: dict[str, Any] = {"window_strides": stride}
     if transposed:
-        # The derivative of a convolution: its weights backwards, (in, out/groups, ...) as (out, in/groups, ...).
+        # The derivative of a convolution: flipped weights, with (in, out/groups, ...) as (out, in/groups, ...).
         backwards = jnp.flip(weight, range(2, weight.ndim))
         split = backwards.reshape(groups, -1, *backwards.shape[1:])
         weight = jnp.swapaxes(split, 1, 2).reshape(-1, split.shape[1], *size)
@@ -51,7 +51,7 @@ def _batch_norm(x: Array, weight: Any, bias: Any, mean: Array, var: Array, momen
 
 
 def batch_moments(x: Array) -> tuple[Array, Array]:
-    """Mean and biased variance of each channel, over positions and the samples that are mapped over as "batch"."""
+    """Mean and biased variance of each channel over all positions and the mapped axis "batch"."""
     axes = (0, *range(2, x.ndim))
     average = lambda values: lax.pmean(jnp.mean(values, axes), "batch")
     mean = average(x)
@@ -59,7 +59,7 @@ def batch_moments(x: Array) -> tuple[Array, Array]:
 
 
 def _dropout(x: Array, rate: float, train: bool, *, key: Key[Array, ""] | None = None) -> tuple[Array, None]:
-    """Without dropout unless there is a key; what is left of nothing at rate 1 is 0, as in PyTorch."""
+    """No dropout without a key. At rate 1 the result is 0, as in PyTorch."""
     if key is None or not train:
         return x, None
     kept = jax.random.bernoulli(key, 1 - rate, x.shape)
@@ -110,13 +110,13 @@ def _embedding(table: Array, tokens: Array, padding: int = -1, *_: bool) -> Arra
 
 
 def _window(x: Array, size: Ints, stride: Ints, padding: Ints, ceil: bool) -> tuple[tuple, tuple, list]:
-    """Lengths, steps and padding of a window over the last axes; `ceil` lets the last one reach over the end."""
+    """Lengths, strides and padding of a window over the last axes; `ceil` lets the last window reach beyond the end."""
     stride = stride or size
     padding = tuple(padding) * (len(size) // len(padding))
     ends = []
     for n, k, s, p in zip(x.shape[-len(size) :], size, stride, padding, strict=True):
         count = -(-(n + 2 * p - k) // s) if ceil else (n + 2 * p - k) // s
-        count -= count * s >= n + p  # each begins within the input or its padding before it
+        count -= count * s >= n + p  # every window begins within the input or the padding before it
         ends.append((p, max(p, count * s + k - n - p)))
     before = x.ndim - len(size)
     return (1,) * before + tuple(size), (1,) * before + tuple(stride), [(0, 0)] * before + ends
@@ -143,7 +143,7 @@ def _avg_pool(
     total = lax.reduce_window(x, 0.0, lax.add, lengths, steps, pads)
     if divisor is not None:
         return total / divisor
-    # What counts: the input and, unless told otherwise, the padding that was asked for.
+    # The divisor counts the input and, by default, the requested padding, but not what `ceil` adds.
     ones = np.ones(x.shape[-len(size) :], x.dtype)
     padding = tuple(padding) * (len(size) // len(padding))
     if count_padding:
@@ -154,7 +154,7 @@ def _avg_pool(
 
 
 def _adaptive_avg_pool(x: Array, size: Ints) -> Array:
-    """Averages over parts of equal length, which overlap where the length does not divide."""
+    """Averages over parts of equal length, which overlap if their number does not divide the size of the axis."""
     for axis, count in enumerate(size, x.ndim - len(size)):
         n = x.shape[axis]
         mean = np.zeros((n, count))
@@ -165,7 +165,7 @@ def _adaptive_avg_pool(x: Array, size: Ints) -> Array:
     return x
 
 
-# --- kinks, with the derivatives that PyTorch takes at them
+# --- kinks, with PyTorch's derivatives at them
 
 
 def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
@@ -180,11 +180,11 @@ def _hardtanh(x: Array, low: float = -1.0, high: float = 1.0) -> Array:
 
 
 def _elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
-    # Where x > 0 the other branch must not overflow: its derivative would be 0 times infinity.
+    # Where x > 0 the unused branch must not overflow: its derivative would be 0 times infinity.
     return scale * jnp.where(x > 0, x, alpha * jnp.expm1(input_scale * jnp.where(x > 0, 0, x)))
 
 
-# --- parts, and their order
+# --- indexing and shapes
 
 
 def _cut(x: Array, axis: int, start: int | None, end: int | None, step: int) -> tuple[slice, ...]:
@@ -215,7 +215,7 @@ def _expand(x: Array, shape: Ints, **_: bool) -> Array:
 
 
 def _cat(parts: Sequence[Array], axis: int = 0) -> Array:
-    return jnp.concatenate([part for part in parts if part.shape != (0,)], axis)  # empty ones may be of another rank
+    return jnp.concatenate([part for part in parts if part.shape != (0,)], axis)  # empty parts may have another rank
 
 
 def _squeeze(x: Array, axes: Any = None) -> Array:
@@ -224,12 +224,12 @@ def _squeeze(x: Array, axes: Any = None) -> Array:
 
 
 def _pad(x: Array, pads: Ints, value: float = 0.0) -> Array:
-    pairs = [(low, high, 0) for low, high in zip(pads[::2], pads[1::2], strict=True)]  # of the last axis first
+    pairs = [(low, high, 0) for low, high in zip(pads[::2], pads[1::2], strict=True)]  # last axis first
     return lax.pad(x, jnp.asarray(value, x.dtype), [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs[::-1])
 
 
 def _places(index: Array, axis: int) -> tuple[Array, ...]:
-    """The places that `gather` and `scatter` mean: those of the index, but for one axis, along which it says them."""
+    """What `gather` and `scatter` address: the index along `axis`, and its own coordinates along the other axes."""
     places = list(jnp.meshgrid(*map(jnp.arange, index.shape), indexing="ij", sparse=True))
     places[axis] = index
     return tuple(places)
@@ -271,7 +271,7 @@ def _top(x: Array, count: int, axis: int = -1, largest: bool = True, *_: bool) -
 
 
 def _over(reduce: Callable[..., Array]) -> Callable[..., Array]:
-    """A reduction with PyTorch's arguments: no axes are all axes."""
+    """A reduction with PyTorch's arguments, in which empty axes mean all axes."""
 
     def reduced(x: Array, axes: Any = None, keepdim: bool = False, **options: Any) -> Array:
         axes = tuple(axes) or None if isinstance(axes, Sequence) else axes
@@ -306,7 +306,7 @@ def _full_like(x: Array, value: Any, *, dtype: Any = None) -> Array:
     return jnp.full_like(x, value, dtype)
 
 
-# Names are those of ATen without "aten."; with an overload where others have other arguments.
+# Names are those of ATen without "aten."; with the overload where overloads differ in their arguments.
 _NAMED: dict[str, Callable[..., Any]] = {
     # layers
     "convolution": _convolution,
@@ -383,7 +383,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "clamp": _clamp,
     "minimum": jnp.minimum,
     "maximum": jnp.maximum,
-    # truths
+    # booleans
     "eq": jnp.equal,
     "ne": jnp.not_equal,
     "lt": jnp.less,
@@ -417,7 +417,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "argmin": _over(jnp.argmin),
     "max.dim": _max,
     "cumsum": lambda x, axis, *, dtype=None: jnp.cumsum(x, axis, dtype),
-    # parts, and their order
+    # indexing and shapes
     "getitem": operator.getitem,
     "view.default": jnp.reshape,
     "_unsafe_view": jnp.reshape,
@@ -463,13 +463,13 @@ _NAMED: dict[str, Callable[..., Any]] = {
 }
 OPERATIONS = {name if name == "getitem" else f"aten.{name}": call for name, call in _NAMED.items()}
 
-# What takes the statistics of a batch in training, and what draws.
+# The operation that uses the statistics of a batch in training, and the one that draws.
 BATCH_NORM, DROPOUT = "aten._native_batch_norm_legit_no_training", "aten.native_dropout"
 
-# What only checks its arguments.
+# Operations that only check their arguments.
 CHECKS = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar")
 
-# What PyTorch would take apart into steps that overflow, lose that a gradient stops, or say how memory lies.
+# Operations that PyTorch would decompose into steps that overflow, lose a stopped gradient or fix a memory layout.
 WHOLE = (
     "aten.detach",
     "aten.softplus",

@@ -1,4 +1,4 @@
-"""A transformer of one layer."""
+"""A one-layer transformer."""
 
 import math
 from typing import Any
@@ -24,14 +24,14 @@ EMBED, PLACE, QUERY, KEYS, VALUE, OUTPUT, EXPAND, CONTRACT, READ = range(9)
 class Transformer(AbstractNetwork):
     r"""One layer of attention and one dense layer, read out at the last token.
 
-    Of tokens $x_t$, one-hot, $h_t = E x_t + p_t$. With k heads, each of d/k features,
-    $h_t \leftarrow h_t + O [\sum_s \mathrm{softmax}_s(q_t \cdot k_s \sqrt{k/d})\, v_s]$, where every token sees all
-    others; then $h_t \leftarrow h_t + C \sigma(B h_t)$ with 4 d neurons, and $f = \gamma U h_T$. There are no biases
-    and no normalizations.
+    One-hot tokens $x_t$ are embedded as $h_t = E x_t + p_t$. With k heads of d/k features each,
+    $h_t \leftarrow h_t + O [\sum_s \mathrm{softmax}_s(q_t \cdot k_s \sqrt{k/d})\, v_s]$, where every token attends to
+    all tokens; then $h_t \leftarrow h_t + C \sigma(B h_t)$ with 4 d neurons, and $f = \gamma U h_T$. There are no
+    biases and no normalizations.
 
     Its nine weight arrays are, in the order of the scaling: token embedding (d, v), positions (d, T), query, key, value
-    and output of the attention (d, d), expansion (4 d, d), contraction (d, 4 d), read-out (c, d). By the rules of
-    scaling the fan_in of the embeddings is v and T.
+    and output of the attention (d, d), expansion (4 d, d), contraction (d, 4 d), read-out (c, d). For the scaling
+    rules, the fan_in of the two embeddings is v and T.
 
     Arguments:
         in_shape: (T, v), tokens of one sample and size of the alphabet.
@@ -59,8 +59,8 @@ class Transformer(AbstractNetwork):
           title={Attention is all you need}, booktitle={NeurIPS}, year={2017}}
 
     Raises:
-        ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above; heads do not
-            divide width_size.
+        ValueError, TypeError: a size, the activation, the scaling or the init is not as described above, or heads do
+            not divide width_size.
     """
 
     weights: Weights
@@ -109,7 +109,7 @@ class Transformer(AbstractNetwork):
         h = x @ w[EMBED].T + w[PLACE].T
         by_head = lambda index: (h @ w[index].T).reshape(len(x), self.heads, -1)
         query, keys, value = (by_head(index) for index in (QUERY, KEYS, VALUE))
-        # Tokens t that look at tokens s, heads k, features d of a head.
+        # Tokens t attend to tokens s; k indexes the heads, d the features of a head.
         scores = jnp.einsum("tkd,skd->kts", query, keys) / math.sqrt(query.shape[2])
         attended = jnp.einsum("kts,skd->tkd", jax.nn.softmax(scores, axis=2), value)
         h = h + attended.reshape(len(x), -1) @ w[OUTPUT].T
@@ -123,12 +123,12 @@ class Transformer(AbstractNetwork):
         return eqx.tree_at(lambda net: net.weights, empty, rates, is_leaf=lambda leaf: leaf is None)
 
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[Conserved, ...]:
-        """Q Q^T/eta_Q - K K^T/eta_K and O^T O/eta_O - V V^T/eta_V of each head, and one number for each neuron.
+        """Per head Q Q^T/eta_Q - K K^T/eta_K and O^T O/eta_O - V V^T/eta_V, and one number per neuron.
 
-        The last needs an activation that is homogeneous.
+        The last needs a homogeneous activation.
         """
-        # Q -> A Q, K -> A^-T K leaves the scores of a head as they are, and so does O -> O A, V -> A^-1 V for what it
-        # adds. These symmetries of linear pairs are behind the conserved matrices.
+        # Q -> A Q, K -> A^-T K leaves the scores of a head unchanged, and O -> O A, V -> A^-1 V its output. These
+        # symmetries of linear pairs give the conserved matrices.
         per_head = lambda index: params.weights[index].reshape(self.heads, -1, params.weights[index].shape[1])
         gram = lambda rows, index: jnp.einsum("kid,kjd->kij", rows, rows) / eta.weights[index]
         out = jnp.swapaxes(params.weights[OUTPUT], 0, 1).reshape(self.heads, -1, params.weights[OUTPUT].shape[0])
