@@ -1,4 +1,4 @@
-"""Reading numbers that a closed form takes as arguments."""
+"""Reads the numbers that closed forms take as arguments."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def as_floats(value: Num[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
 
 
 def as_positive(value: Num[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
-    """The value as `as_floats` reads it, for values > 0.
+    """The value as returned by `as_floats`, required to be > 0.
 
     Raises:
         ValueError: a value is not finite or not positive.
@@ -35,7 +35,7 @@ def as_positive(value: Num[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
 
 
 def flow_time(t: Float[ArrayLike, "..."], dtype: Any) -> Float[Array, "..."]:
-    """A time in [0, inf], in which closed forms hold: a negative one is refused if concrete, and NaN if traced."""
+    """A time in [0, inf], where closed forms hold. A negative time raises if it is concrete, and is NaN if traced."""
     known = concrete(t)
     if known is not None and np.any(known < 0):
         raise ValueError(f"t must be a time >= 0, got {known.tolist()}")

@@ -13,10 +13,10 @@ from .xu_ziyin._two_layer_line import TwoLayerLine
 
 
 def exact(problem: Problem) -> AbstractRandomAccess:
-    """The first closed form whose `check` says that it solves this problem exactly. For concrete problems.
+    """The first closed form that solves a concrete problem exactly, as judged by its `check`.
 
-    In this order: TwoLayerLine, SingleNeuronFlow, Balanced, DeepBalanced, DecoupledModes. Asymptotic predictions such
-    as `js.theory.SilentAlignment` are never chosen.
+    They are tried in this order: TwoLayerLine, SingleNeuronFlow, Balanced, DeepBalanced, DecoupledModes. Asymptotic
+    predictions such as `js.theory.SilentAlignment` are never chosen.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -25,9 +25,9 @@ def exact(problem: Problem) -> AbstractRandomAccess:
         'TwoLayerLine'
 
     Raises:
-        TypeError: what is given is no problem, or one of traced numbers.
-        NotApplicable: the problem is a stream, or no closed form does. The message names the nearest form first, the
-            one that misses the fewest assumptions by the least, then all others, with what each of them misses and by
+        TypeError: the argument is not a problem, or its numbers are traced.
+        NotApplicable: the problem is a stream, or no closed form solves it. The message names the nearest form first,
+            the one that misses the fewest assumptions by the least, then all others, each with what it misses and by
             how much.
     """
     require_problem(problem)
@@ -54,7 +54,7 @@ def exact(problem: Problem) -> AbstractRandomAccess:
     )
 
 
-@unwatched()  # of a problem of another kind, the violation is infinite
+@unwatched()  # for a problem of another kind, the violation is infinite
 @eqx.filter_jit
 def _check(form: AbstractRandomAccess, problem: Problem) -> Validity:
     return form.check(problem)

@@ -1,3 +1,3 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Names that the rest of the library uses and users do not."""
 
 from .kunin._piecewise_linear import neuron_scales as neuron_scales

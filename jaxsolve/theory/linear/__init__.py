@@ -1,1 +1,1 @@
-"""Linear networks: their flow in its own units, and solutions older than the four papers."""
+"""Linear networks: their flow in natural units, and solutions older than the four papers."""

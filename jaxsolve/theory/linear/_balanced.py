@@ -25,26 +25,26 @@ from ._linear_flow import (
 from ._reduced_balanced import Blocks, ReducedBalanced
 
 
-# Rounding larger than this leaves a saddle within most runs: it grows like the modes that the run is about.
+# Rounding errors above this leave a saddle within most runs, because they grow like the learned modes.
 _SOON = 1e-10
 
 
 class Balanced(AbstractLinearForm):
     r"""The exact gradient flow of a two-layer linear network under MSE whose layers are lambda-balanced.
 
-    Balanced: $V_2^\top V_2 - V_1 V_1^\top = \lambda I$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space
-    (as `nets.LambdaBalanced` makes them); lambda of any sign, any sizes that allow it, any rank, any positive rates.
-    Inputs are whitened on their row space. What is unbalanced acts as a change of rate of its own size, so that a weak
-    mode needs no balance of its own.
+    Balanced means $V_2^\top V_2 - V_1 V_1^\top = \lambda I$ for $V_l = W_l/\sqrt{\eta_l}$, $V_1$ on the inputs' row
+    space (as `nets.LambdaBalanced` makes them): lambda of any sign, any sizes that allow it, any rank, any positive
+    rates. Inputs are whitened on their row space. An imbalance acts like a change of rates of the same size, so it is
+    measured relative to all weights, not to each weak mode.
 
-    A start with no part that grows towards a mode of its target (it opposes it, is zero, or is parallel to a stronger
-    one) falls to a saddle, or stays there, until rounding has grown. In double precision this takes 36 units of growth.
-    The form then leaves it like an integration of the weights and reaches the same end, but on the way each goes by its
-    own rounding, which enters as (eps e^{growth T})^2 (0.06 apart, where measured). In single precision it takes 16
-    units only, and such starts are refused.
+    A start may have no component that grows towards a mode of its target: it is opposite, zero, or parallel to a
+    stronger mode. It then falls to a saddle, or stays there, until rounding has grown: 36 units of growth in double
+    precision. The form then leaves the saddle like an integration of the weights and reaches the same end. On the way
+    they differ (by 0.06 where measured), as each follows its own rounding, which enters as (eps e^{growth T})^2. In
+    single precision it takes only 16 units, and such starts are rejected.
 
     Provides outputs and NTK at any t in [0, inf]. The weights are known up to a rotation of the hidden units that has
-    no closed form. `blocks` gives them in this sense, which is enough for every norm and Gram matrix.
+    no closed form. `blocks` gives them up to this rotation, which is enough for every norm and Gram matrix.
 
     Example:
         >>> weights = [0.1 * jnp.eye(2), 0.1 * jnp.eye(2)]  # lambda = 0
@@ -84,7 +84,7 @@ class Balanced(AbstractLinearForm):
         return found
 
     def reduce(self, problem: Problem) -> ReducedBalanced:
-        """The flow of a problem in its own units.
+        """The flow of a problem in natural units.
 
         Raises:
             NotApplicable: the problem is of another kind.
@@ -113,7 +113,7 @@ class Balanced(AbstractLinearForm):
             test_outputs = test_outputs - problem.initial_test
         hidden = problem.x @ blocks.first
         same_output = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-        # The derivative by V_2 has the inner products of hidden signals, that by V_1 those of inputs, times V_2 V_2^T.
+        # The derivative by V_2 gives the inner products of hidden signals; by V_1, those of inputs times V_2 V_2^T.
         first = (hidden @ hidden.T)[:, None, :, None] * same_output[None, :, None, :]
         last = (problem.x @ problem.x.T)[:, None, :, None] * (blocks.last @ blocks.last.T)[None, :, None, :]
         return View(
@@ -143,7 +143,7 @@ def _start(problem: Problem) -> _BalancedStart:
     first, last = flow.layers
     inside = flow.project(first)
     outgoing, incoming = last.T @ last, inside @ inside.T
-    # lambda, if the difference is lambda I: its mean eigenvalue otherwise.
+    # lambda if the difference is lambda I; otherwise its mean eigenvalue.
     return _BalancedStart(flow, inside, outgoing, incoming, jnp.trace(outgoing - incoming) / outgoing.shape[0])
 
 
@@ -169,7 +169,7 @@ def _is_balanced(problem: Problem, start: _BalancedStart) -> Assumption:
 
 
 def _meets_no_saddle(problem: Problem, start: _BalancedStart) -> Assumption:
-    """The assumption that the fastest modes, as many as the layer holds, each have a hidden direction that grows."""
+    """Assumes that each of the fastest modes, as many as the layer holds, has a hidden direction that grows."""
     reduced = _reduce(start)
     rows, pivots, found = reduced.start
     asked = has_target(reduced.strength, start.largest, matrices=2, tolerance=tolerance(problem))

@@ -27,14 +27,14 @@ from ._linear_flow import (
 class DeepBalanced(AbstractLinearForm):
     r"""The exact gradient flow of a balanced linear network of L >= 2 matrices under MSE, mode by mode.
 
-    Balanced: $V_{l+1}^\top V_{l+1} = V_l V_l^\top$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space.
-    Target and start share their singular vectors; inputs are whitened on their row space; rates are any positive ones.
-    Then all layers hold the same singular values v, and every mode obeys $\dot v = v^{L-1} (s - v^L)$.
+    Balanced means $V_{l+1}^\top V_{l+1} = V_l V_l^\top$ for $V_l = W_l/\sqrt{\eta_l}$, with $V_1$ on the inputs' row
+    space. Target and start share their singular vectors; inputs are whitened on their row space; rates are positive.
+    Then all layers have the same singular values v, and every mode obeys $\dot v = v^{L-1} (s - v^L)$.
 
-    Modes that oppose their target, or start at zero with one, end in a saddle that rounding makes them leave: refused.
+    Modes that oppose their target, or have one and start at zero, end at a saddle that only rounding leaves: rejected.
 
-    Provides parameters, outputs, NTK at any t in [0, inf]. Derivatives are those along changes that keep the singular
-    vectors of target and start; of others, under which modes mix, it knows nothing, and gives 0.
+    Provides parameters, outputs, NTK at any t in [0, inf]. Derivatives are along changes that keep the singular vectors
+    of target and start; along other changes, which mix the modes, they are 0 and not meaningful.
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)
@@ -77,19 +77,19 @@ class DeepBalanced(AbstractLinearForm):
         start = _start(problem)
         flow = start.flow
         t = flow_time(t, problem.dtype)
-        # Saddles are left by powers of time: at t = inf, T is infinite.
+        # Saddles are left by powers of time, so T has to be infinite at t = inf.
         endless = jnp.isinf(t)
         T = jnp.where(endless & (flow.speed > 0), jnp.inf, flow.speed * jnp.where(endless, 0, t))
         v = mode_strength(start.v, start.target, T, matrices=len(flow.layers))
         layers = tuple(
-            # What the modes gain is added, so that the part of a layer that is in no mode stays as it is.
+            # Only the gain of the modes is added, so the part of a layer that is in no mode stays constant.
             layer + above @ ((v - start.v)[:, None] * below.T)
             for layer, below, above in zip(flow.layers, start.frames[:-1], start.frames[1:], strict=True)
         )
         return View(problem, t, flow.params(problem, layers))
 
     def half_loss_times(self, problem: Problem) -> Float[Array, " modes"]:
-        """The gradient-flow time at which each mode has halved its loss; NaN for modes that do not rise.
+        """The gradient-flow time at which the loss of each mode has halved; NaN for modes that do not rise.
 
         Raises:
             NotApplicable: the problem is of another kind.
@@ -102,7 +102,7 @@ class DeepBalanced(AbstractLinearForm):
 
 class _DeepBalancedStart(NamedTuple):
     flow: LinearFlow
-    frames: tuple[Float[Array, "layer modes"], ...]  # common to the layers below and above them, input first
+    frames: tuple[Float[Array, "layer modes"], ...]  # shared by the layers below and above, input first
     v: Float[Array, " modes"]  # singular values, the same in all layers
     target: Float[Array, " modes"]  # of v^L
     imbalance: Float[Array, ""]
@@ -119,7 +119,7 @@ def _start(problem: Problem) -> _DeepBalancedStart:
     target = jnp.sum(modes.out * (flow.target @ modes.into), axis=0)
     shares = jnp.stack([one / scale for one, scale in zip(sizes, scales, strict=True)])
     alive = jnp.all(shares > 0, axis=0)
-    # The geometric mean over layers, by logarithms, as products of many small numbers would vanish.
+    # The geometric mean over layers, through logarithms, as products of many small numbers would underflow.
     logs = jnp.mean(jnp.log(jnp.where(alive, jnp.stack(sizes), 1)), axis=0)
     v = jnp.where(alive, jnp.exp(logs), 0)
     strength = jnp.sum(modes.out * frames[-1], axis=0) * jnp.prod(shares, axis=0)
@@ -130,9 +130,9 @@ def _start(problem: Problem) -> _DeepBalancedStart:
     ]
     off_target = jnp.linalg.norm(flow.target - rebuild(target)) / nonzero(jnp.linalg.norm(flow.target))
     off_start = jnp.linalg.norm(product - rebuild(strength))
-    # The frames carry v >= 0. Where they come out as the opposite of a mode, its target has the other sign.
+    # The frames carry v >= 0: where they are opposite to a mode, its target has the other sign.
     target = jnp.where(strength < 0, -target, target)
-    # A mode is moved by what it shares with others and by a target turned to it: both relative to its own weights.
+    # A mode is moved by its overlap with others and by a rotated target: both relative to its own weights.
     lengths = lambda columns: jnp.linalg.norm(columns, axis=0)
     leaks = [
         lengths(w.T @ above - below * v[None, :])
@@ -140,7 +140,7 @@ def _start(problem: Problem) -> _DeepBalancedStart:
     ]
     leaks.append(lengths(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)[None, :]) * v)
     largest = jnp.max(jnp.stack([lengths(layer).max() for layer in layers]))
-    # The largest weight there is: at the start, or at the end, where v^L is the target.
+    # The largest weight: at the start, or at the end, where v^L is the target.
     reach = jnp.maximum(largest, jnp.max(jnp.abs(target)) ** (1 / len(layers)))
     leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * reach
     aimed = has_target(target, largest, matrices=len(layers), tolerance=tolerance(problem))

@@ -1,8 +1,8 @@
-r"""The strength of one mode of a balanced deep linear network at any time, from the implicit law of its flow.
+r"""The strength of one mode of a balanced deep linear network at any time, from the implicit solution of its flow.
 
-With $c = v^L$ the strength and s its target, $\dot v = v^{L-1} (s - v^L)$ (Atanasov et al., eq. 38, corrected). In
-$u \in (0, 1)$, a fraction that grows with time, $\int u^{\alpha-1} (1-u)^{\beta-1} du = L |s|^{2-2/L} T$: an incomplete
-beta function, which is the 2F1 of the usual form:
+With $c = v^L$ the strength and s its target, $\dot v = v^{L-1} (s - v^L)$ (Atanasov et al., eq. 38, corrected). For a
+fraction $u \in (0, 1)$ that grows with time, $\int u^{\alpha-1} (1-u)^{\beta-1} du = L |s|^{2-2/L} T$: an incomplete
+beta function, usually written as a 2F1:
 
 - below the target, $u = c/s$: $\alpha = 2/L - 1, \beta = 0$;
 - above it, $u = s/c$: $\alpha = 2 - 2/L, \beta = 0$;
@@ -19,15 +19,15 @@ from jaxtyping import Array, Float, Int
 from ..._numerics import nonzero
 
 
-TERMS = 60  # of the binomial series, which fall like 2^-k: to below the last digit of float64
-# Six were enough for 3 to 16 matrices, starts from 1e-12 of the target and ends from 1e-9 to 1 - 1e-12 of it. A fixed
-# number, so that all modes and lanes of a sweep take the same steps.
+TERMS = 60  # of the binomial series, which fall like 2^-k, to below the last digit of float64
+# Six sufficed for 3 to 16 matrices, starts from 1e-12 of the target and ends from 1e-9 to 1 - 1e-12 of it. The number
+# is fixed, so that all modes and lanes of a sweep take the same steps.
 NEWTON_STEPS = 9
 HALF = float(-np.log(2.0))
 
 
 class _Series(NamedTuple):
-    """int_0^u u^(alpha-1) (1-u)^(beta-1) du = u^alpha sum_k c_k u^k for u <= 1/2, with log u in the place of u^0/0."""
+    """int_0^u u^(alpha-1) (1-u)^(beta-1) du = u^alpha sum_k c_k u^k for u <= 1/2, with log u in place of u^0/0."""
 
     alpha: Float[Array, "..."]
     coefficients: Float[Array, "... terms"]
@@ -54,7 +54,7 @@ class IncompleteBeta(NamedTuple):
 
     @staticmethod
     def choose(exponents: list[tuple[float, float]], case: Int[Array, "..."], dtype) -> "IncompleteBeta":
-        """For every mode the pair (alpha, beta) that its case names."""
+        """The functions with the pair (alpha, beta) that the case of each mode selects."""
         pick = lambda values: jnp.asarray(np.array(values), dtype)[case]
         low = [_coefficients(alpha, beta) for alpha, beta in exponents]
         high = [_coefficients(beta, alpha) for alpha, beta in exponents]
@@ -67,19 +67,19 @@ class IncompleteBeta(NamedTuple):
     def integral(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
         """The integral up to u = 1/(1 + e^-y), up to a constant if alpha <= 0; strictly increasing in y.
 
-        By the binomial series from the nearer end.
+        Uses the binomial series from the nearer end.
         """
         near = jnp.minimum(-jax.nn.softplus(jnp.abs(y)), HALF)
         return jnp.where(y < 0, self.low(near), self.match - self.high(near))
 
     def log_slope(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
-        """log(d integral/dy), of u^alpha (1 - u)^beta."""
+        """log(d integral/dy), where the slope is u^alpha (1 - u)^beta."""
         return -self.low.alpha * jax.nn.softplus(-y) - self.high.alpha * jax.nn.softplus(y)
 
 
 @jax.custom_jvp
 def _advance(law: IncompleteBeta, y: Float[Array, "..."], duration: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The logit of u after a duration >= 0, from the logit y before it."""
+    """The logit of u after a duration >= 0, starting from the logit y."""
     begin = law.integral(y)
     goal = begin + jnp.minimum(duration, 0.1 * float(jnp.finfo(y.dtype).max))
     half = law.match - law.high(jnp.full_like(y, HALF))
@@ -87,25 +87,25 @@ def _advance(law: IncompleteBeta, y: Float[Array, "..."], duration: Float[Array,
     near = _invert(law, jnp.where(late, law.match - goal, goal), late)
     far = jnp.log1p(-jnp.exp(near))
     found = jnp.maximum(jnp.where(late, far - near, near - far), y)
-    found = found + (goal - law.integral(found)) * jnp.exp(-law.log_slope(found))  # a step in the plain variable
-    return jnp.where(jnp.isfinite(begin), found, y)  # else no time of the dtype is long enough to escape
+    found = found + (goal - law.integral(found)) * jnp.exp(-law.log_slope(found))  # a Newton step in y itself
+    return jnp.where(jnp.isfinite(begin), found, y)  # otherwise no time of the dtype suffices to escape
 
 
 @_advance.defjvp
 def _advance_jvp(primals, tangents):
     law, y, _ = primals
     later = _advance(*primals)
-    # By logarithms: either slope alone may be no number of the dtype.
+    # Through logarithms: either slope alone may overflow or underflow.
     slope = law.log_slope(later)
     return later, jnp.exp(law.log_slope(y) - slope) * tangents[1] + jnp.exp(-slope) * tangents[2]
 
 
 def _invert(law: IncompleteBeta, goal: Array, late: Array) -> Array:
-    """log u <= log(1/2) where the series from the nearer end has this value; u is 1 - u where `late`.
+    """log u <= log(1/2) at which the series from the nearer end equals `goal`; u stands for 1 - u where `late`.
 
-    In its leading term, z = u^alpha/alpha or log u, each series has a slope (1 - u)^(beta-1) from 1 to at most 4, or
-    from 1 down to 1/2, which changes one way: the series is convex and above z, or concave and below z. From z = goal,
-    or from u = 1/2 if that comes first, Newton's method then approaches the solution from one side, and stays there.
+    In terms of its leading term, z = u^alpha/alpha or log u, each series has the slope (1 - u)^(beta-1), which changes
+    monotonically from 1 up to at most 4, or down to 1/2. The series is therefore convex and above z, or concave and
+    below z. From z = goal, or from u = 1/2 if that comes first, Newton's method approaches the solution from one side.
     """
     pick = lambda high, low: jnp.where(late, high, low)
     alpha, beta = pick(law.high.alpha, law.low.alpha), pick(law.low.alpha, law.high.alpha)
@@ -129,8 +129,8 @@ def mode_strength(
     """v(T) = c^(1/L) of a mode with v' = v^(L-1) (target - v^L), from v >= 0.
 
     Arguments:
-        v: at the start. At 0 the mode stays there.
-        target: what c reaches if it is positive; else c falls to 0.
+        v: at the start. A mode at 0 stays there.
+        target: the limit of c if positive; otherwise c falls to 0.
         T: times in [0, inf].
         matrices: L >= 2.
     """
@@ -152,13 +152,13 @@ def mode_strength(
     law = IncompleteBeta.choose([(-a, 0.0), (1 + a, 0.0), (1 + a, -a)], case, v.dtype)
     y = _advance(law, below - above, L * jnp.exp((2 - 2 / L) * log_s) * T)
     log_c = jnp.where(rising, -jax.nn.softplus(-y), jnp.where(falling, jax.nn.softplus(-y), -y))
-    # Without a target v' = -v^(2L-1).
+    # With a target of 0, v' = -v^(2L-1).
     powers = 2 * L - 2
     idle, met = (v > 0) & (size == 0), (v > 0) & (target == v**L)
     shrunk = jnp.log1p(powers * jnp.where(idle, v, 0) ** powers * T) / powers
     fading = v / jnp.exp(shrunk)
-    # What stays as it is moves with its target: first orders, whose values are 0, in a target of 0 and in one that is
-    # met. Of modes so small that the power overflows there is none.
+    # Modes at rest move with their target: first-order terms, with value 0, for a target of 0 and for one that is met.
+    # Modes so small that the power overflows have no such term.
     least = float(jnp.finfo(v.dtype).tiny) ** (1 / (L + 1))
     power = lambda which, of: jnp.where(which & (of > least), of, jnp.inf) ** (1 - L)
     rest = power(idle, fading) * -jnp.expm1(-(3 * L - 2) * shrunk) / (3 * L - 2)
@@ -171,7 +171,7 @@ def mode_strength(
 
 
 def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matrices: int) -> Float[Array, "..."]:
-    """The time T at which the loss of a rising mode, (target - c)^2/2, is half of what it was: in closed form.
+    """The time T at which the loss of a rising mode, (target - c)^2/2, has halved, in closed form.
 
     NaN for modes that do not rise (target <= v^L or v = 0).
     """
@@ -179,7 +179,7 @@ def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matri
     rises = (v > 0) & (target > v**L)
     v, s = jnp.where(rises, v, 0.5 ** (1 / L)), jnp.where(rises, target, 1.0)
     gap = s - v**L
-    # The loss is half where the gap s - c is 1/sqrt(2) of what it was.
+    # The loss has halved where the gap s - c is 1/sqrt(2) of its initial value.
     half = s - 0.5**0.5 * gap
     law = IncompleteBeta.choose([(2 / L - 1, 0.0)], jnp.zeros(v.shape, int), v.dtype)
     # Logits of u = c/s: log c - log(s - c).

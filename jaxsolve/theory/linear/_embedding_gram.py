@@ -1,8 +1,8 @@
 r"""Quadratic word embeddings: the Gram matrix of W in dW/dt = 2 (M - W W^T) W, in closed form.
 
 With $M = Q \Lambda Q^\top$, $A = Q^\top W_0$ and $D = \int_0^t 4 e^{4 \Lambda s} ds$ the flow is
-$W W^\top = Q e^{2 \Lambda t} A (I + A^\top D A)^{-1} A^\top e^{2 \Lambda t} Q^\top$. Written so, it loses all digits
-once $\lambda t$ is about 10, as D grows like $e^{4 \lambda t}$, by another factor in each mode. Modes are therefore
+$W W^\top = Q e^{2 \Lambda t} A (I + A^\top D A)^{-1} A^\top e^{2 \Lambda t} Q^\top$. In this form it loses all digits
+once $\lambda t$ is about 10, because D grows like $e^{4 \lambda t}$, at another rate in each mode. Therefore modes are
 sorted by size, $A^\top = O R$ with R upper triangular, and row i is measured in $e^{2 \lambda_i t}$: nothing grows.
 """
 
@@ -20,14 +20,14 @@ def embedding_gram(
 ) -> Float[Array, "words words"]:
     r"""W W^T at time t of the gradient flow dW/dt = 2 (M - W W^T) W, from any start.
 
-    This is the flow of the loss |M - W W^T|^2/4 at rate 2: word embeddings W learn a symmetric matrix M of
-    co-occurrences, mode by mode. M may have eigenvalues of both signs: the negative ones die out.
+    This is the flow of the loss |M - W W^T|^2/4 at rate 2: word embeddings W learn a symmetric co-occurrence matrix M,
+    mode by mode. M may have eigenvalues of both signs; the negative modes die out.
 
     Arguments:
         target: M, symmetric, shape (words, words).
-        start: W at t = 0, shape (words, dims); any number of dimensions.
-        t: gradient-flow time in [0, inf]. At inf the modes with the largest positive eigenvalues are there, as many as
-            W has dimensions.
+        start: W at t = 0, shape (words, dims), with any number of dimensions.
+        t: gradient-flow time in [0, inf]. At inf, the modes with the largest positive eigenvalues remain, at most one
+            per dimension of W.
 
     Example:
         >>> target, start = jnp.diag(jnp.array([2.0, 0.5])), jnp.array([[0.1], [0.1]])
@@ -38,11 +38,11 @@ def embedding_gram(
         2.000 0.000
 
     Reference:
-        Karkada et al., arXiv 2502.09863 (the model); the solution from any start is a matrix Riccati equation's,
-        tested against integration.
+        Karkada et al., arXiv 2502.09863 (the model). The solution from any start is that of a matrix Riccati equation,
+        and is tested against integration.
 
     Raises:
-        ValueError: target is not symmetric, shapes do not fit, a value is not finite, or t < 0.
+        ValueError: target is not symmetric, shapes do not match, a value is not finite, or t < 0.
     """
     target, start = as_floats(target, "target"), as_floats(start, "start")
     words = target.shape[0] if target.ndim else 0
@@ -64,12 +64,12 @@ def _gram(target: Array, start: Array, t: Array) -> Array:
     values, frame = values[::-1], frame[:, ::-1]
     rows = jnp.linalg.qr(start.T @ frame, mode="r")
     up, size = jnp.maximum(values, 0), jnp.abs(values)
-    t = finite_product(jnp.ones((), t.dtype), t)  # a mode of eigenvalue 0 is never done: it fades like 1/t
+    t = finite_product(jnp.ones((), t.dtype), t)  # a mode of eigenvalue 0 never converges: it decays like 1/t
     grown = 4 * integrated_decay(4 * size, t)  # D over e^(4 max(lambda, 0) t)
-    first = up[: len(rows)]  # one mode for each row
+    first = up[: len(rows)]  # one mode per row
     fallen = lambda rate: jnp.exp(-finite_product(rate, t))
     unit = fallen(4 * first) + grown[: len(rows)]  # 1 + D_ii, over e^(4 max(lambda_i, 0) t)
-    # R, with columns in the units of some growth; below the diagonal it is 0, and their differences are of no account.
+    # R, with columns in units of some growth. Below the diagonal R is 0, and the differences there do not matter.
     behind = lambda growth: jnp.maximum(first[:, None] - growth[None, :], 0)
     seen = lambda growth: rows * fallen(2 * behind(growth)) / jnp.sqrt(unit)[:, None]
     left, late = seen(up), seen(values)

@@ -1,9 +1,9 @@
 """Triangular form of rows that will grow at very different rates.
 
-Rows q_i multiplied by e^{f_i T} soon differ by more than floating point holds: the fastest would drown the others in
+Rows q_i multiplied by e^{f_i T} soon differ by more than floating point holds: the fastest would swamp the others in
 every column. An orthogonal change of columns that leaves each growing row alone in one column keeps them apart: a QR
-decomposition with pivots. It is written out here because library ones pivot by size, while here the growth comes first,
-and because its derivative needs a frame of its own.
+decomposition with pivoting. It is written out here because library versions pivot by size, while here the growth comes
+first, and because its derivative needs its own frame.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Graded(NamedTuple):
 
     Attributes:
         rows: q H with H orthogonal; its pivot rows, in order, are lower triangular.
-        pivots: the row that leads each column: the fastest growing one that is not a combination of those before.
+        pivots: the leading row of each column: the fastest-growing row that is not a combination of earlier pivots.
         found: 1 where a column has such a row, 0 for columns that are zero.
     """
 
@@ -30,9 +30,9 @@ class Graded(NamedTuple):
 
 
 def graded(q: Float[Array, "rows columns"], growth: Float[Array, " rows"]) -> Graded:
-    """Householder reflections of columns, pivoting on rows by growth, then by size.
+    """The rows in triangular form, by Householder reflections of columns, pivoting on rows by growth, then by size.
 
-    H is not unique and no result may depend on it. Derivatives are taken in the frame in which the pivot rows stay
+    H is not unique, and no result may depend on it. Derivatives are taken in the frame in which the pivot rows stay
     triangular, so that they grow no faster than the rows do.
     """
     fixed, rates = jax.lax.stop_gradient(q), jax.lax.stop_gradient(growth)
@@ -50,14 +50,14 @@ def _frame(q: Array, growth: Array) -> tuple[Array, Array, Array]:
         current, frame, used, pivots, found = carry
         ahead = jnp.arange(columns) >= j
         left = jnp.sum(jnp.where(ahead[None, :], current, 0) ** 2, axis=1)
-        # A row of which nothing but rounding is left is a combination of the pivots before.
+        # A row with nothing left but rounding is a combination of earlier pivots.
         free = (~used) & (left > rounding * own)
         fastest = jnp.max(jnp.where(free, growth, -jnp.inf))
         row = jnp.argmax(jnp.where(free & (growth == fastest), left, -1))
         exists = jnp.any(free)
         v = jnp.where(ahead, current[row], 0)
         length = jnp.linalg.norm(v)
-        # The Householder vector, with the sign of v_j, so that the sum does not cancel.
+        # The Householder vector, with the sign of v_j so that the sum does not cancel.
         v = v.at[j].add(jnp.where(v[j] < 0, -length, length))
         v = jnp.where(exists, v / nonzero(jnp.linalg.norm(v)), 0)
         reflected = lambda a: a - 2 * (a @ v)[:, None] * v[None, :]
@@ -81,9 +81,9 @@ def _frame(q: Array, growth: Array) -> tuple[Array, Array, Array]:
 
 
 def _zeros(growth: Array, pivots: Array, found: Array) -> tuple[Array, Array]:
-    """Entries that are zero: above the diagonal of the pivot rows, and where a faster row depends on those before.
+    """Entries that are zero: above the diagonal of the pivot rows, and where a faster row depends on earlier pivots.
 
-    Rounding there would grow faster than the column's own row. The second kind may have a derivative.
+    Rounding there would grow faster than the column's own row. Entries of the second kind may have a derivative.
     """
     columns = pivots.shape[0]
     order = (
@@ -107,7 +107,7 @@ def _triangular_jvp(primals, tangents):
     change = tangents[0] @ frame
     leading = rows[pivots] * found[:, None]
     lower = jnp.tril(leading, -1) + jnp.diag(jnp.where(found > 0, jnp.diagonal(leading), 1))
-    # A rotation of the frame, antisymmetric, keeps the pivot rows triangular.
+    # An antisymmetric generator rotates the frame so that the pivot rows stay triangular.
     turn = jax.scipy.linalg.solve_triangular(lower, -change[pivots] * found[:, None], lower=True)
     turn = jnp.triu(turn, 1)
     change = change + rows @ (turn - turn.T)

@@ -1,4 +1,4 @@
-r"""Linear networks on whitened inputs, in the units of their own flow.
+r"""Linear networks on whitened inputs, in natural units.
 
 With $V_l = W_l/\sqrt{\eta_l}$, $f(x) = o\, V_L \cdots V_1 x$ and inputs of second moment $X^\top X/n = \kappa^2 \Pi$,
 $\Pi$ a projector, gradient flow is $dV_l/dT = -\partial/\partial V_l \; \tfrac12 |V_L \cdots V_1 \Pi - \Sigma|^2$ with
@@ -20,17 +20,17 @@ from ...nets import AbstractDense
 
 
 class AbstractLinearForm(AbstractRandomAccess):
-    """A solution for networks of one kind, under assumptions about their numbers."""
+    """A closed form for networks of one kind, under assumptions about their numbers."""
 
     asymptotic: eqx.AbstractClassVar[bool]
 
     @abc.abstractmethod
     def structural_assumptions(self, problem: Problem) -> list[Assumption]:
-        """Assumptions about the kind of problem (network, loss, shapes), which hold or fail whatever its numbers."""
+        """Assumptions about the kind of problem (network, loss, shapes), which do not depend on its numbers."""
 
     @abc.abstractmethod
     def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
-        """Assumptions about the weights, rates and data of a problem of the right kind, measured."""
+        """Measured assumptions about the weights, rates and data of a problem of the right kind."""
 
     def check(self, problem: Problem) -> Validity:
         assumptions = self.structural_assumptions(problem)
@@ -39,18 +39,18 @@ class AbstractLinearForm(AbstractRandomAccess):
         return Validity(tuple(assumptions), asymptotic=self.asymptotic)
 
     def require_kind(self, problem: Problem) -> None:
-        """Raises NotApplicable if the problem is of another kind."""
+        """Raises NotApplicable if the problem is of another kind than this form solves."""
         validity = Validity(tuple(self.structural_assumptions(problem)))
         if validity.structural:
             raise validity.refusal(self.name)
 
 
 class LinearFlow(NamedTuple):
-    """A linear network's gradient flow on whitened inputs, in its own units: unit rates, unit second moment.
+    """A linear network's gradient flow on whitened inputs, in natural units: unit rates, unit second moment.
 
     Attributes:
         layers: V_l = W_l/sqrt(eta_l), counted from the input.
-        task: o Sigma = Y^T X/(n kappa^2), shape (out, in): the matrix that f reaches. It depends on data alone.
+        task: o Sigma = Y^T X/(n kappa^2), shape (out, in): the matrix that f converges to. It depends only on the data.
         outer: o = gamma prod_l m_l sqrt(eta_l), of any sign: f(x) = o V_L ... V_1 x.
         speed: dT/dt = (o kappa)^2.
         whitened: inputs scaled to Pi = whitened^T whitened, the projector on their row space.
@@ -64,7 +64,7 @@ class LinearFlow(NamedTuple):
 
     @property
     def target(self) -> Float[Array, "out in"]:
-        """Sigma, the value that V_L ... V_1 reaches."""
+        """Sigma, the value that V_L ... V_1 converges to."""
         return self.task / nonzero(self.outer)
 
     def project(self, rows: Float[Array, "rows in"]) -> Float[Array, "rows in"]:
@@ -72,11 +72,11 @@ class LinearFlow(NamedTuple):
         return (rows @ self.whitened.T) @ self.whitened
 
     def time(self, t: Float[Array, ""]) -> Float[Array, ""]:
-        """T = speed t, finite also for t = inf: there all exponentials have come to their end."""
+        """T = speed t, kept finite at t = inf, where all exponentials have converged."""
         return finite_product(self.speed, jnp.asarray(t, self.task.dtype))
 
     def params(self, problem: Problem, layers: Sequence[Float[Array, "_ _"]]) -> PyTree:
-        """The problem's parameters with these layers in the place of its own."""
+        """The problem's parameters with their weights replaced by these layers."""
         eta = problem.net.rates().weights
         weights = tuple(jnp.sqrt(rate) * layer for rate, layer in zip(eta, layers, strict=True))
         return eqx.tree_at(lambda p: p.weights, problem.params, weights)
@@ -90,9 +90,9 @@ def linear_network(
     outputs: int | None = None,
     loss: type[AbstractLoss] = MSE,
 ) -> list[Assumption]:
-    """The assumptions that a problem is about a linear network; None leaves a size free.
+    """The assumptions that a problem has a linear network of this kind; None leaves a size free.
 
-    The numbers of the problem may be read only if all of them hold (`structure_fits`).
+    The numbers of the problem may be read only if all assumptions hold (`structure_fits`).
     """
     net, x = problem.net, problem.x
     dense = isinstance(net, AbstractDense)
@@ -122,7 +122,7 @@ def linear_network(
 
 
 def structure_fits(assumptions: Sequence[Assumption]) -> bool:
-    """True if the problem is of the right kind, whatever its numbers."""
+    """True if the problem is of the right kind, regardless of its numbers."""
     return not any(assumption.structural for assumption in assumptions)
 
 
@@ -134,11 +134,11 @@ def positive_rates(problem: Problem) -> Assumption:
 def whitened_inputs(problem: Problem) -> Assumption:
     """All non-zero eigenvalues of the inputs' second moment are equal; the violation is their relative spread.
 
-    A singular value of the inputs counts as zero below 100 eps of the largest, at any size: rounding leaves a few eps.
-    (In the second moment, with errors that grow with n, a quarter of the largest would be lost at n = 60000.)
+    A singular value of the inputs counts as zero below 100 eps of the largest, at any n: rounding leaves a few eps.
+    (In the second moment, whose errors grow with n, values up to a quarter of the largest would be lost at n = 60000.)
     """
     x = problem.x / nonzero(jnp.max(jnp.abs(problem.x)))
-    values = jnp.linalg.svd(x, full_matrices=False, compute_uv=False)  # room for all of U would be n x n
+    values = jnp.linalg.svd(x, full_matrices=False, compute_uv=False)  # all of U would need n x n numbers
     largest = values[0]
     present = values > 100 * float(jnp.finfo(x.dtype).eps) * largest
     smallest = jnp.min(jnp.where(present, values, largest))
@@ -151,12 +151,12 @@ def whitened_inputs(problem: Problem) -> Assumption:
 
 
 def tolerance(problem: Problem) -> float:
-    """The largest measured violation that counts as rounding; outputs may be off by several times as much."""
+    """The largest measured violation that counts as rounding; outputs may be off by several times that."""
     return min(1e4 * float(jnp.finfo(problem.dtype).eps), 2e-4)
 
 
 def linear_flow(problem: Problem) -> LinearFlow:
-    """A problem of the right kind (see `linear_network`) in its own units. Exact if its inputs are whitened."""
+    """A problem of the right kind (see `linear_network`) in natural units. Exact if its inputs are whitened."""
     net, x = problem.net, problem.x
     n, d = x.shape
     eta = net.rates().weights
@@ -164,9 +164,9 @@ def linear_flow(problem: Problem) -> LinearFlow:
     outer = net.scaling.gamma
     for index, rate in enumerate(eta):
         outer = outer * (net.scaling.multiplier[index] * jnp.sqrt(rate))
-    # kappa^2 = |C|^2/tr C with C = X^T X/n is the common eigenvalue if there is one; here of inputs of size 1.
+    # kappa^2 = |C|^2/tr C with C = X^T X/n is the common eigenvalue, if there is one; here for inputs scaled to size 1.
     one, size = scaled(x)
-    # Both have the same eigenvalues off 0: the smaller matrix is formed.
+    # Both Gram matrices have the same nonzero eigenvalues: the smaller one is formed.
     gram = (one @ one.T if n <= d else one.T @ one) / n
     kappa_squared = jnp.sum(gram**2) / nonzero(jnp.sum(one**2) / n)
     whitened = one / nonzero(jnp.sqrt(n * kappa_squared))

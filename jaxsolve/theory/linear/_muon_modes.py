@@ -1,4 +1,4 @@
-"""Muon in deep linear networks: every mode at constant speed until it has arrived."""
+"""Muon in deep linear networks: every mode moves at constant speed until it reaches its target."""
 
 from typing import ClassVar, NamedTuple
 
@@ -15,21 +15,21 @@ from ._linear_flow import AbstractLinearForm, linear_flow, linear_network, posit
 
 
 class MuonModes(AbstractLinearForm):
-    r"""The exact flow of orthogonalized gradients, Muon with small steps, in aligned deep linear networks under MSE.
+    r"""The exact flow of orthogonalized gradients (Muon with small steps) in aligned deep linear networks under MSE.
 
     The flow is $\dot W_l = -\eta_l\, \mathrm{polar}(\partial L/\partial W_l)$ with
     $\mathrm{polar}(A) = A (A^\top A)^{-1/2}$ on the range of A: all singular values of a step are 1. Where target and
-    layers share their singular vectors (aligned), every singular value of every layer moves at the speed of its layer,
+    layers share their singular vectors (aligned), every singular value of every layer moves at its layer's speed,
 
     $$w_{l,k}(t) = w_{l,k}(0) + \eta_l t \quad \text{until} \quad \prod_l w_{l,k} = s_k,$$
 
-    and then stands; from above the target it falls. So weak modes are learnt first, where gradient flow learns strong
-    ones first, and layers need not be balanced. Steps of size h chatter about the end by
-    $h \prod_{j \ne l} w_j$. A start that is aligned but for a share of its weights leaves the solution by about as
-    much: `check` measures the share, mode by mode.
+    and then stops; from above the target it falls. Weak modes are therefore learned first, where gradient flow learns
+    strong modes first, and layers need not be balanced. Steps of size h oscillate about the end by
+    $h \prod_{j \ne l} w_j$. If a fraction of a start's weights is not aligned, it deviates from the solution by about
+    that fraction, which `check` measures mode by mode.
 
-    For `js.solve` in place of a simulation; `js.exact`, which is for gradient flow, never chooses it. Time is that of
-    this flow: rate times steps. Provides parameters, outputs, NTK at any t in [0, inf].
+    Give it to `js.solve` in place of a simulation. `js.exact`, which is for gradient flow, never chooses it. Time is
+    rate times steps. Provides parameters, outputs, NTK at any t in [0, inf].
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)
@@ -43,8 +43,8 @@ class MuonModes(AbstractLinearForm):
         0.80, then 1.24
 
     Reference:
-        Muon: Jordan et al. 2024; matrix factorization by it: arXiv 2606.30509. The solution is derived, and tested
-        against steps with exact polar factors.
+        Muon: Jordan et al. 2024; matrix factorization with it: arXiv 2606.30509. The solution is derived here, and
+        tested against steps with exact polar factors.
     """
 
     asymptotic: ClassVar[bool] = False
@@ -72,7 +72,7 @@ class MuonModes(AbstractLinearForm):
         t = flow_time(t, problem.dtype)
         gained = start.speeds * jnp.minimum(t, start.arrival)[None, :]
         layers = tuple(
-            # The part of a layer that is in no mode stays as it is.
+            # The part of a layer that is in no mode stays constant.
             layer + above @ (gain[:, None] * below.T)
             for layer, gain, below, above in zip(
                 problem.params.weights, gained, start.frames[:-1], start.frames[1:], strict=True
@@ -81,7 +81,7 @@ class MuonModes(AbstractLinearForm):
         return View(problem, t, eqx.tree_at(lambda params: params.weights, problem.params, layers))
 
     def arrival_times(self, problem: Problem) -> Float[Array, " modes"]:
-        """The time at which each mode has reached its target and stands, in this flow's units: rate times steps.
+        """The time, rate times steps, at which each mode reaches its target and stops.
 
         Raises:
             NotApplicable: the problem is of another kind.
@@ -91,11 +91,11 @@ class MuonModes(AbstractLinearForm):
 
 
 class _MuonStart(NamedTuple):
-    frames: tuple[Float[Array, "layer modes"], ...]  # common to the layers below and above them, input first
-    speeds: Float[Array, "layers modes"]  # of singular values: the rate, or its opposite for modes above their target
+    frames: tuple[Float[Array, "layer modes"], ...]  # shared by the layers below and above, input first
+    speeds: Float[Array, "layers modes"]  # of singular values: the rate, or minus the rate for modes above their target
     arrival: Float[Array, " modes"]
     off_target: Float[Array, ""]
-    mismatch: Float[Array, " modes"]  # with other modes, relative to the mode's smallest weight
+    mismatch: Float[Array, " modes"]  # overlap with other modes, relative to the mode's smallest weight
     saddle: Assumption
 
 
@@ -104,10 +104,10 @@ def _start(problem: Problem) -> _MuonStart:
     rates = jnp.stack([jnp.asarray(rate, problem.dtype) for rate in problem.net.rates().weights])
     layers = list(problem.params.weights)
     layers[0] = flow.project(layers[0])
-    goal = flow.target * jnp.prod(jnp.sqrt(rates))  # of the product of the weights themselves
+    goal = flow.target * jnp.prod(jnp.sqrt(rates))  # for the product of the weights themselves
     modes, _, _, frames, each = layer_modes(layers, goal)
     sizes, pairs = jnp.stack(each), list(zip(layers, frames[:-1], frames[1:], strict=True))
-    # The frames carry sizes >= 0: a mode that comes out as its opposite has a target of the other sign.
+    # The frames carry sizes >= 0: where they are opposite to a mode, its target has the other sign.
     turned = jnp.where(jnp.sum(modes.out * frames[-1], axis=0) < 0, -1, 1)
     target = jnp.sum(modes.out * (goal @ modes.into), axis=0) * turned
     rebuilt = modes.out @ ((target * turned)[:, None] * modes.into.T)
@@ -134,11 +134,11 @@ def _start(problem: Problem) -> _MuonStart:
 def _arrival(
     sizes: Float[Array, "layers modes"], speeds: Float[Array, "layers modes"], target: Float[Array, " modes"]
 ) -> Float[Array, " modes"]:
-    """The t >= 0 with prod_l (sizes + speeds t) = target, by bisection; a Newton step gives it its derivative."""
+    """The t >= 0 with prod_l (sizes + speeds t) = target, by bisection; a Newton step provides its derivative."""
     reached = lambda t, sizes, speeds: jnp.prod(sizes + speeds * t[None, :], axis=0)
     fixed = jax.lax.stop_gradient((sizes, speeds, target))
     rises = speeds[0] > 0
-    # Above: where the gain alone makes the product. Below: where the first layer is at 0.
+    # `above`: where the gain alone makes the product. `below`, for falling modes: where the first layer reaches 0.
     matrices = len(sizes)
     above = jnp.exp((jnp.log(nonzero(fixed[2])) - jnp.sum(jnp.log(jnp.abs(fixed[1])), axis=0)) / matrices)
     below = jnp.min(fixed[0] / jnp.abs(fixed[1]), axis=0)

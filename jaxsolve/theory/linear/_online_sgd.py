@@ -1,4 +1,4 @@
-"""A linear model that sees every sample once: the mean loss of stochastic gradient descent, step by step."""
+"""One-pass SGD on a linear model: the mean loss, step by step."""
 
 import math
 from typing import Any, NamedTuple
@@ -21,23 +21,23 @@ def online_sgd(
 ) -> Float[Array, " steps+1"]:
     r"""The mean loss of a linear model under SGD with fresh Gaussian samples, before each step and after the last.
 
-    Inputs are Gaussian with covariance eigenvalues $\lambda_k$, targets $w^* \cdot x$ plus noise of variance
-    $\sigma^2$, and a step is $w \leftarrow w - \eta \frac1B \sum_i (w \cdot x_i - y_i) x_i$ over B samples that are
-    seen once. The mean square errors $d_k = \langle (w_k - w^*_k)^2 \rangle$ along eigenvectors then obey
+    Inputs are Gaussian with covariance eigenvalues $\lambda_k$, and targets are $w^* \cdot x$ plus noise of variance
+    $\sigma^2$. A step is $w \leftarrow w - \eta \frac1B \sum_i (w \cdot x_i - y_i) x_i$ over B samples, each seen only
+    once. The mean squared errors $d_k = \langle (w_k - w^*_k)^2 \rangle$ along eigenvectors then obey
 
     $$d_k \leftarrow \big((1 - \eta\lambda_k)^2 + \tfrac1B (\eta\lambda_k)^2\big) d_k
       + \tfrac1B \eta^2 \lambda_k \big(\textstyle\sum_j \lambda_j d_j + \sigma^2\big),$$
 
-    exactly, at any dimension and for any schedule. The loss here is $\sum_k \lambda_k d_k$, the mean square error on a
-    new input without the noise: twice the population loss of `js.losses.MSE`, less $\sigma^2$. All arrays may be
+    exactly, in any dimension and for any schedule. The loss here is $\sum_k \lambda_k d_k$, the mean squared error on a
+    new input without the noise: twice the population loss of `js.losses.MSE`, minus $\sigma^2$. All arrays may be
     traced and differentiated; a gradient stores about $2 \sqrt{\text{steps}}$ states.
 
     Arguments:
         eigenvalues: of the covariance of the inputs, >= 0, shape (d,).
-        errors: d_k before the first step, >= 0, shape (d,). From w = 0 they are the squares of the target's weights.
+        errors: d_k before the first step, >= 0, shape (d,). From w = 0 they are the squared weights of the target.
         rates: the learning rate of each step, shape (steps,).
-        batch_size: B, one number, or one for each step; > 0.
-        noise_variance: that of the targets, >= 0.
+        batch_size: B, one number, or one per step; > 0.
+        noise_variance: the variance of the target noise, >= 0.
 
     Example:
         >>> eigenvalues, rates = jnp.array([1.0, 0.25]), jnp.full(2, 0.5)
@@ -47,10 +47,10 @@ def online_sgd(
 
     Reference:
         Bordelon and Mori, arXiv 2602.04774; for power laws Bordelon, Atanasov and Pehlevan, arXiv 2402.01092. The
-        recursion is derived by Wick's theorem, and tested against simulations.
+        recursion is derived by Wick's theorem and tested against simulations.
 
     Raises:
-        ValueError: shapes do not fit, a value is not finite, or a value that must not be negative is.
+        ValueError: shapes do not match, a value is not finite, or a value that must be >= 0 is negative.
     """
     rates = as_floats(rates, "rates")
     if rates.ndim != 1:
@@ -59,7 +59,7 @@ def online_sgd(
 
 
 class LinearStream(NamedTuple):
-    """A linear model on a stream of samples, as `online_sgd` takes it, in one dtype."""
+    """The arguments of `online_sgd` except the rates, in one dtype."""
 
     eigenvalues: Float[Array, " d"]
     errors: Float[Array, " d"]
@@ -69,14 +69,14 @@ class LinearStream(NamedTuple):
     def after(
         self, d: Float[Array, " d"], rate: Float[Array, ""], batch: Float[Array, ""]
     ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-        """The mean square errors after a step, and the loss before it."""
+        """The mean squared errors after a step, and the loss before it."""
         loss = jnp.sum(self.eigenvalues * d)
         small = rate * self.eigenvalues
         return ((1 - small) ** 2 + small**2 / batch) * d + rate * small * ((loss + self.noise) / batch), loss
 
 
 def read_stream(eigenvalues: Any, errors: Any, batch_size: Any, noise_variance: Any, steps: int) -> LinearStream:
-    """Raises ValueError as `online_sgd` says."""
+    """The arguments of `online_sgd` as a `LinearStream`; raises the same ValueError."""
     eigenvalues, errors = as_floats(eigenvalues, "eigenvalues"), as_floats(errors, "errors")
     batches, noise = as_positive(batch_size, "batch_size"), as_floats(noise_variance, "noise_variance")
     if eigenvalues.ndim != 1 or errors.shape != eigenvalues.shape:
@@ -103,7 +103,7 @@ def _losses(
 ) -> Float[Array, " steps+1"]:
     dtype = jnp.result_type(eigenvalues, rates)
     stream = LinearStream(*(value.astype(dtype) for value in (eigenvalues, errors, batches, noise)))
-    # Blocks of steps, of which a gradient stores the starts alone. What fills up the last has rate 0, and stands still.
+    # Blocks of steps: a gradient stores only their initial states. The padding of the last has rate 0: nothing moves.
     steps = len(rates)
     size = max(math.isqrt(steps), 1)
     count = -(-steps // size)

@@ -1,4 +1,4 @@
-"""The learning rates that leave the least loss of a linear model that sees every sample once."""
+"""The learning rates that minimize the final loss of one-pass SGD on a linear model."""
 
 import jax
 import jax.numpy as jnp
@@ -17,31 +17,31 @@ def optimal_schedule(
     batch_size: Num[ArrayLike, "..."],
     noise_variance: Num[ArrayLike, ""] = 0.0,
 ) -> tuple[Float[Array, " steps"], Float[Array, ""]]:
-    r"""The learning rates for which `online_sgd` has the least loss after the last step, and that loss.
+    r"""The learning rates that minimize the loss of `online_sgd` after the last step, and that loss.
 
-    The loss is linear in the errors $d$ after each step, with coefficients $p_k \geq 0$ that later rates decide
-    ($p = \lambda$ after the last), and so a parabola in each single rate, which is least at
+    The loss is linear in the errors $d$ after each step, with coefficients $p_k \geq 0$ that the later rates determine
+    ($p = \lambda$ after the last step). It is therefore a parabola in each single rate, with its minimum at
 
     $$\eta = \frac{\sum_k p_k \lambda_k d_k}
       {\sum_k p_k \lambda_k \big((1 + \tfrac1B) \lambda_k d_k + \tfrac1B (\sum_j \lambda_j d_j + \sigma^2)\big)}.$$
 
-    One pass forward finds $d$ and sets every rate so, a pass backward does with $p$, and no pass lets the loss rise.
-    The first takes the rates that are best for the next step alone; passes end when the loss falls no more. Rates are
-    then a stationary point, and >= 0. A pass takes steps * d numbers of memory and about as long as `online_sgd`.
+    A forward pass finds $d$ and sets every rate this way, a backward pass does so with $p$, and no pass increases the
+    loss. The first pass takes the rates that are best for the next step alone; passes end when the loss stops falling.
+    Rates are then a stationary point, and >= 0. A pass needs steps * d numbers and about the time of `online_sgd`.
 
-    Where batches are small or targets noisy it is one minimum from any start that was tried. For very large batches
+    With small batches or noisy targets, every start that was tried leads to the same minimum. For very large batches
     without noise, which is gradient descent, rates in another order do as well, and other minima may lie slightly
-    lower; single rates may then lie far above those that are stable as a constant.
+    lower; single rates may then lie far above the largest stable constant rate.
 
-    Rates and loss can be differentiated by all arguments but `steps`, as implicit functions: by the Hessian of the
-    loss, steps * steps numbers.
+    Rates and loss can be differentiated by all arguments but `steps`, by the implicit function theorem. This needs the
+    Hessian of the loss, steps * steps numbers.
 
     Arguments:
         eigenvalues: of the covariance of the inputs, >= 0, shape (d,).
-        errors: d_k before the first step, >= 0, shape (d,). From w = 0 they are the squares of the target's weights.
+        errors: d_k before the first step, >= 0, shape (d,). From w = 0 they are the squared weights of the target.
         steps: the number of steps, at least 1.
-        batch_size: B, one number, or one for each step; > 0.
-        noise_variance: that of the targets, >= 0.
+        batch_size: B, one number, or one per step; > 0.
+        noise_variance: the variance of the target noise, >= 0.
 
     Example:
         >>> eigenvalues = jnp.array([1.0, 0.25])
@@ -50,12 +50,12 @@ def optimal_schedule(
         0.1127 by 0.796, 0.781, 0.693, 0.579
 
     Reference:
-        Bordelon and Mori, arXiv 2602.04774, for schedules of this model. The passes are descent in one rate after the
-        other, and tested against a minimizer that knows no formula.
+        Bordelon and Mori, arXiv 2602.04774, for schedules of this model. The passes are coordinate descent in the
+        rates, and are tested against a generic minimizer.
 
     Raises:
-        ValueError: shapes do not fit, a value is not finite, a value that must not be negative is, or steps is below 1.
-        TypeError: steps is no integer.
+        ValueError: shapes do not match, a value is not finite, a value that must be >= 0 is negative, or steps < 1.
+        TypeError: steps is not an integer.
     """
     steps = require_size(steps, "steps")
     stream = read_stream(eigenvalues, errors, batch_size, noise_variance, steps)
@@ -77,7 +77,7 @@ def _rates(stream: LinearStream) -> Float[Array, " steps"]:
 
 
 def _solved(stream: LinearStream, start: Float[Array, " steps"]) -> Float[Array, " steps"]:
-    """Rates by passes, from those given."""
+    """The rates found by alternating passes; `start` gives only their shape and dtype."""
     eigenvalues = stream.eigenvalues
 
     def best(d: Array, p: Array, batch: Array) -> Float[Array, ""]:
@@ -92,7 +92,7 @@ def _solved(stream: LinearStream, start: Float[Array, " steps"]) -> Float[Array,
     def before(p: Array, rate: Array, batch: Array) -> Float[Array, " d"]:
         small = rate * eigenvalues
         p = ((1 - small) ** 2 + small**2 / batch) * p + eigenvalues * (rate * jnp.sum(small * p) / batch)
-        return p / nonzero(jnp.max(p))  # their scale decides nothing, and may underflow
+        return p / nonzero(jnp.max(p))  # the scale of p does not matter, and may underflow
 
     def backward(p: Array, given: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         d, batch = given
@@ -100,7 +100,7 @@ def _solved(stream: LinearStream, start: Float[Array, " steps"]) -> Float[Array,
         return before(p, rate, batch), (p, rate)
 
     def sweep(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        """Passes forward and backward: the loss between them and that of the last time, coefficients and rates."""
+        """A forward and a backward pass: the loss between them, the previous such loss, coefficients and rates."""
         loss, _, ps, _ = carry
         last, ds = jax.lax.scan(forward, stream.errors, (ps, stream.batches))
         _, (ps, rates) = jax.lax.scan(backward, eigenvalues, (ds, stream.batches), reverse=True)

@@ -30,12 +30,12 @@ class Blocks(eqx.Module):
 class ReducedBalanced(eqx.Module):
     """f(x) = o V_2 V_1 x on whitened inputs, in units in which rates and the inputs' second moment are 1.
 
-    Made from a problem by `js.theory.Balanced`: Sigma is the value that V_2 V_1 reaches where it can, and
+    Built from a problem by `js.theory.Balanced`: V_2 V_1 converges to Sigma where it can, and
     V_2^T V_2 - V_1 V_1^T = lambda I.
 
     Attributes:
         modes_in, modes_out: singular vectors of Sigma.
-        cos, sin, growth: of the eigenvectors and the rates of F.
+        cos, sin, growth: of the eigenvectors, and the eigenvalues, of F.
         strength: singular values of Sigma.
         start: the start along the eigenvectors of F, in triangular form (see `_graded`).
     """
@@ -56,18 +56,18 @@ class ReducedBalanced(eqx.Module):
         scale: Float[Array, ""],
         balance: Float[Array, ""],
     ) -> "ReducedBalanced":
-        """From V_1^T, V_2 and the target `target * scale`; only the first of these two is decomposed.
+        """The flow from V_1^T, V_2 and the target `target * scale`; of these two factors, only `target` is decomposed.
 
-        Derivatives in the scale and in the start are then free of those of singular vectors.
+        Derivatives by the scale and by the start then need no derivatives of singular vectors.
         """
         u, s, v_t = jnp.linalg.svd(target, full_matrices=False)
         s, u = s * jnp.abs(scale), jnp.where(scale < 0, -1, 1) * u
         v = v_t.T
-        up = balance >= 0  # lambda = 0 belongs to one side throughout: abs and maximum have no derivative there
+        up = balance >= 0  # one side includes lambda = 0 throughout: abs and maximum have no derivative there
         half = jnp.where(up, balance, -balance) / 2
         root = safe_hypot(s, balance / 2)
         large, small = root + half, s * (s / nonzero(root + half))  # root + lambda/2 and root - lambda/2, lambda >= 0
-        # (v, u) turns with (sin, cos) into the growing and with (cos, -sin) into the decaying eigenvector of F.
+        # F has the growing eigenvectors (sin v, cos u) and the decaying eigenvectors (cos v, -sin u).
         big, little = (jnp.where(root == 0, 0.5**0.5, safe_sqrt(part / nonzero(2 * root))) for part in (large, small))
         cos, sin = jnp.where(up, big, little), jnp.where(up, little, big)
         along_v, along_u = v.T @ first, u.T @ last
@@ -99,10 +99,10 @@ class ReducedBalanced(eqx.Module):
         leading = jnp.where(found > 0, up[pivots], 0)
         height = found * jnp.diagonal(rows[pivots])
         column = 1 / jnp.sqrt(jnp.exp(-2 * leading * T) + gain[pivots] * height**2)
-        # In a column, rows that grow faster than its own are zero, but their derivatives are not: keep those finite.
+        # Rows that grow faster than the column's own are zero, but their derivatives are not: keep those finite.
         most = 0.25 * float(np.log(np.finfo(self.growth.dtype).max))
         ahead = up[:, None] - leading[None, :]
-        # Rows that grow at the column's own rate get an exact 0, without a derivative: else terms of the size T would
+        # Rows that grow at the column's own rate get an exact 0, without a derivative: otherwise terms of size T would
         # have to cancel in derivatives at t = inf.
         ahead = jnp.minimum(jnp.where(ahead == 0, 0, ahead) * T, most)
         grown = rows * jnp.exp(ahead) * column[None, :]

@@ -1,1 +1,1 @@
-"""Linear attention that learns regression in context (Zhang, Singh, Latham and Saxe)."""
+"""Linear attention that learns in-context regression (Zhang, Singh, Latham and Saxe)."""
