@@ -1,8 +1,8 @@
 r"""Kernels of a balanced deep linear network with any number of outputs.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", appendices D.3 and
-G. As in `_balanced_kernel` W_l and eta_l stand for m_l W_l and m_l^2 eta_l. An output scale gamma multiplies f by gamma
-and kernels by gamma^2.
+G. As in `_balanced_kernel`, W_l and eta_l stand for m_l W_l and m_l^2 eta_l. An output scale gamma multiplies f by
+gamma and kernels by gamma^2.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ from ._balanced_kernel import mean_rate, read_mode, safe_power
 
 
 class BalancedModes(eqx.Module):
-    r"""A balanced linear network in its modes: $W_L \cdots W_1 = \sum_\alpha c_\alpha z_\alpha r_\alpha^\top$.
+    r"""The modes of a balanced linear network: $W_L \cdots W_1 = \sum_\alpha c_\alpha z_\alpha r_\alpha^\top$.
 
     Balance makes every matrix $W_l = \sqrt{\eta_l} \sum_\alpha v_\alpha r_{l+1}^\alpha r_l^{\alpha\top}$ with
-    $v_\alpha^L \sqrt{\prod_l \eta_l} = c_\alpha$, whatever the widths and hidden directions are.
+    $v_\alpha^L \sqrt{\prod_l \eta_l} = c_\alpha$, for any widths and hidden directions.
 
     Arguments:
         values: c, shape (modes,), >= 0.
@@ -65,15 +65,15 @@ class BalancedModes(eqx.Module):
 
     @staticmethod
     def from_map(matrix: Float[ArrayLike, "out in"], eta: Float[ArrayLike, " matrices"]) -> "BalancedModes":
-        """The modes of a network with this product of its weights: its targets' map, after training (app. G.1)."""
+        """The modes of a network whose weights have this product: after training, its targets' map (app. G.1)."""
         left, values, right = jnp.linalg.svd(jnp.asarray(matrix), full_matrices=False)
         return BalancedModes(values, left, right.T, eta)
 
     def kernel_matrix(self) -> Float[Array, "out in out in"]:
         r"""M of the eta-weighted NTK K(x, x')_{cc'} = x^T M_{c.c'.} x', which drives f (eq. 53, corrected, with rates).
 
-        $M = (\prod_l \eta_l)^{1/L} \sum_l Z c^{2(L-l)/L} Z^\top \otimes R c^{2(l-1)/L} R^\top$, where the first
-        factor of the last matrix and the second of the first one are identities; the latter is missing in print.
+        $M = (\prod_l \eta_l)^{1/L} \sum_l Z c^{2(L-l)/L} Z^\top \otimes R c^{2(l-1)/L} R^\top$. The first factor of the
+        last matrix and the second factor of the first matrix are identities; the paper omits the latter.
         """
         return self._kernel(jnp.ones_like(self.eta))
 
@@ -82,7 +82,7 @@ class BalancedModes(eqx.Module):
         return self._kernel(1 / self.eta)
 
     def hidden_kernel(self, layer: int) -> Float[Array, "in in"]:
-        r"""M of the NNGP kernel behind `layer` matrices, the signals' inner products x^T M x' (eqs. 43, 54).
+        r"""M of the NNGP kernel after `layer` matrices: the signals' inner products x^T M x' (eqs. 43, 54).
 
         $\prod_{k \le l} \eta_k (\prod_k \eta_k)^{-l/L} R c^{2l/L} R^\top$: $[\beta^\top\beta]^{l/L}$ at equal rates
         after training.
@@ -102,13 +102,13 @@ class BalancedModes(eqx.Module):
         for index in range(last + 1):
             back = _power(self.left, self.values, 2 * (last - index) / (last + 1))
             forward = _power(self.right, self.values, 2 * index / (last + 1))
-            # Axes (output, input, output, input): what is behind a matrix acts on outputs, what is before it on inputs.
+            # Axes (output, input, output, input): what follows a matrix acts on outputs, what precedes it on inputs.
             total = total + weights[index] * (back[:, None, :, None] * forward[None, :, None, :])
         return mean_rate(self.eta) * total
 
 
 def _power(frame: Float[Array, "size modes"], values: Float[Array, " modes"], exponent: float) -> Array:
-    """F c^e F^T; the identity at e = 0, where no matrix stands between."""
+    """F c^e F^T; the identity at e = 0, where no matrix is in between."""
     if exponent == 0:
         return jnp.eye(frame.shape[0], dtype=frame.dtype)
     return (frame * safe_power(values, exponent)[None, :]) @ frame.T

@@ -1,1 +1,1 @@
-"""Kunin et al.: how unbalanced starts learn features, and what they end at."""
+"""Kunin et al.: how unbalanced initializations learn features, and where they converge."""

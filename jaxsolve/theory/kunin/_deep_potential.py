@@ -14,11 +14,11 @@ from ._potentials import AbstractRadialPotential
 
 
 class DeepPotential(AbstractRadialPotential):
-    r"""A balanced deep linear network of L hidden layers and one output (Kunin et al., Theorem B.10, delta -> 0).
+    r"""A balanced deep linear network with L hidden layers and one output (Kunin et al., Theorem B.10, delta -> 0).
 
     $\Phi = \frac{L+1}{L+2} |\beta|^{\frac{L+2}{L+1}} - |\beta_0|^{-\frac{L}{L+1}} \beta_0 \cdot \beta$ with
-    $\beta = W_1^\top \cdots W_L^\top a$. Balanced: W_{l+1}^T W_{l+1}/eta_{l+1} = W_l W_l^T/eta_l for adjacent layers,
-    as from `nets.LambdaBalanced()`. The rates are then a factor in front of Phi, and do not matter.
+    $\beta = W_1^\top \cdots W_L^\top a$. Balanced means W_{l+1}^T W_{l+1}/eta_{l+1} = W_l W_l^T/eta_l for adjacent
+    layers, as from `nets.LambdaBalanced()`. The rates are then only a factor on Phi, and do not matter.
 
     Arguments:
         beta_0: beta at the start.
@@ -68,10 +68,10 @@ class DeepPotential(AbstractRadialPotential):
     def stretch(
         self, shortest: Float[Array, ""], along: Float[Array, ""], across: Float[Array, ""]
     ) -> Float[Array, ""]:
-        """t = u^(L/2) with u^(L+1) = sin^2 u^L + (|X^+ y|/|beta_0|)^2, sin the unseen share of beta_0."""
+        """t = u^(L/2) with u^(L+1) = sin^2 u^L + (|X^+ y|/|beta_0|)^2, where sin = across/|beta_0|."""
         start = nonzero(safe_hypot(along, across))
         order, sine2, size = self.depth, (across / start) ** 2, shortest / start
-        # u lies between half this bound and the bound; in units of it every number is of order one.
+        # u lies between half of this bound and the bound; in these units every number is of order one.
         bound = jax.lax.stop_gradient(sine2 + safe_power(size, 2 / (order + 1)))
         unit = nonzero(bound)
         unseen = jnp.where(bound == 0, 1, sine2 / unit)
@@ -90,5 +90,5 @@ class DeepPotential(AbstractRadialPotential):
 
 def _balance(u: Float[Array, ""], args: tuple[Array, Array, int]) -> Float[Array, ""]:
     unseen, seen, order = args
-    # The equation in the text of `stretch`, over u^L: it rises with u, and is concave.
+    # The equation in the docstring of `stretch`, divided by u^L: it increases with u, and is concave.
     return u - unseen - seen / u**order

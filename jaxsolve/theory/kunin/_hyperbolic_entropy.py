@@ -20,8 +20,8 @@ from ._potentials import AbstractPotential
 class HyperbolicEntropy(AbstractPotential):
     r"""$\Phi = k \sum_i q(\beta_i)$ with $q' = \mathrm{asinh}(\beta/w) - \mathrm{asinh}(\beta_0/w)$.
 
-    Far below the width w it is quadratic, far above it $|\beta| \log(2|\beta|/w)$: minimizers go from the least l2 norm
-    (for beta_0 = 0) to the least l1 norm, which in the worst case they approach only like 1/log(1/w).
+    It is quadratic far below the width w, and $|\beta| \log(2|\beta|/w)$ far above it. As w decreases, minimizers go
+    from the least l2 norm (for beta_0 = 0) to the least l1 norm, in the worst case only as fast as 1/log(1/w).
 
     Arguments:
         width: w > 0, one number or one per coordinate.
@@ -60,7 +60,7 @@ class HyperbolicEntropy(AbstractPotential):
 
     @staticmethod
     def of_diagonal_network(u: Float[ArrayLike, "..."], v: Float[ArrayLike, "..."]) -> "HyperbolicEntropy":
-        r"""The potential of f(x) = (u^2 - v^2).x (Woodworth et al. 2020), all of whose weights train at one rate.
+        r"""The potential of f(x) = (u^2 - v^2).x (Woodworth et al. 2020), whose weights all train at one rate.
 
         w = 2 |u_i v_i| is conserved. From u = v = alpha: w = 2 alpha^2, and
         $q = \beta\, \mathrm{asinh}(\beta/2\alpha^2) - \sqrt{\beta^2 + 4\alpha^4} + 2\alpha^2$.
@@ -69,7 +69,7 @@ class HyperbolicEntropy(AbstractPotential):
             u, v: the weights at the start, one number or one per coordinate; none may be zero.
 
         Raises:
-            ValueError: they differ in shape, or one of them is zero.
+            ValueError: their shapes differ, or a weight is zero.
         """
         u, v = as_floats(u, "u"), as_floats(v, "v")
         v = v.astype(u.dtype)
@@ -91,8 +91,8 @@ class HyperbolicEntropy(AbstractPotential):
     ) -> "HyperbolicEntropy":
         r"""The potential of the singular values of a lambda-balanced two-layer network (Kunin et al., equation (119)).
 
-        $q'' = 1/\sqrt{\delta^2 + 4 \eta_a \eta_w x^2}$: printed for rates of 1, with them the width is
-        $|\delta|/(2\sqrt{\eta_a \eta_w})$ and the factor $1/(2\sqrt{\eta_a \eta_w})$.
+        $q'' = 1/\sqrt{\delta^2 + 4 \eta_a \eta_w x^2}$, printed for rates of 1. With rates, the width is
+        $|\delta|/(2\sqrt{\eta_a \eta_w})$ and the factor is $1/(2\sqrt{\eta_a \eta_w})$.
 
         Arguments:
             delta: eta_w A A^T - eta_a W W^T = delta I, not zero.
@@ -139,7 +139,7 @@ class HyperbolicEntropy(AbstractPotential):
         width, _, origin = self._cast(shortest.dtype)
         basis, used = interpolants.basis()
         largest = jnp.maximum(jnp.max(jnp.abs(shortest)), jnp.max(jnp.abs(self.beta_0.astype(shortest.dtype))))
-        # The potential depends on beta/w alone, up to a factor: scaled together, both are of order one for the solver.
+        # Up to a factor the potential depends only on beta/w: scaled together, both are of order one for the solver.
         scale = jax.lax.stop_gradient(nonzero(largest))
         dual = _Dual(basis, used, basis.T @ shortest / scale, width / scale, origin)
         tolerance = float(jnp.finfo(shortest.dtype).eps)
@@ -151,7 +151,7 @@ class HyperbolicEntropy(AbstractPotential):
             max_steps=512,
             throw=False,
         )
-        # Rounding of theta, magnified by ln(|beta|/w), leaves an error in the constraints: remove it to first order.
+        # Rounding of theta, magnified by ln(|beta|/w), leaves an error in the constraints; remove it to first order.
         beta = dual.beta(solution.value)
         left = dual.slope(beta) * (dual.basis @ dual.newton(beta, _missed(solution.value, dual)))
         beta = scale * (beta + jax.lax.stop_gradient(left))
@@ -171,30 +171,30 @@ class _Dual(NamedTuple):
         return self.width * jnp.sinh(self.basis @ nu + self.origin)
 
     def slope(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
-        """D, the derivative of beta in theta: from |beta| down to the width."""
+        """D, the derivative of beta by theta: |beta| where that is large, down to the width where it is small."""
         return safe_hypot(beta, self.width)
 
     def newton(self, beta: Float[Array, " d"], missed: Float[Array, " k"]) -> Float[Array, " k"]:
         """-(V^T D V)^-1 missed: through the QR of sqrt(D) V, which keeps twice the digits."""
         root = jnp.sqrt(self.slope(beta))[:, None] * self.basis
-        # R^T R = V^T D V, and 1 for a column that is not in use, so that R has an inverse.
+        # R^T R = V^T D V, with 1 for unused columns so that R is invertible.
         free = jnp.diag(jnp.where(self.used, 0, 1).astype(root.dtype))
         factor = jnp.linalg.qr(jnp.concatenate([root, free]), mode="r")
         return -solve_triangular(factor, solve_triangular(factor, missed, trans=1))
 
 
 def _missed(nu: Float[Array, " k"], dual: _Dual) -> Float[Array, " k"]:
-    """By how much beta(nu) misses the constraints; nu itself where there are none."""
+    """The residual of the constraints at beta(nu); nu itself where there are no constraints."""
     return jnp.where(dual.used, dual.basis.T @ dual.beta(nu) - dual.target, nu)
 
 
 class _DualNewton(optx.AbstractRootFinder):
-    """Newton's method for `_Dual`, damped by ln(1 + d)/d, d being the largest change of theta in a full step.
+    """Newton's method for `_Dual`, damped by ln(1 + d)/d, where d is the largest change of theta in a full step.
 
     The dual objective is w sum cosh(theta_i + origin_i) - nu.z. Its third derivative along any direction is at most the
-    second times the change of theta: with this damping every step lowers it, from anywhere (generalized
+    second times the change of theta, so with this damping every step lowers it, from anywhere (generalized
     self-concordance: Sun & Tran-Dinh 2019). Widths far below |beta| cost few steps: the damped first step changes theta
-    by about ln(|beta|/w), and that is how far the root is away. (A full first step changes it by |beta|/w.)
+    by about ln(|beta|/w), which is the distance to the root. (A full first step changes it by |beta|/w.)
     """
 
     rtol: float
@@ -202,11 +202,11 @@ class _DualNewton(optx.AbstractRootFinder):
     norm: Callable[[Any], Any] = optx.max_norm
 
     def init(self, fn, y, args, options, f_struct, aux_struct, tags):
-        """The first state, which says that the root is not found yet."""
+        """The first state: the root is not found yet."""
         return jnp.array(False)
 
     def step(self, fn, y, args, options, state, tags):
-        """One damped Newton step; none from a root."""
+        """One damped Newton step; no step at a root."""
         dual: _Dual = args
         residual, aux = fn(y, args)
         theta = dual.basis @ y
@@ -215,7 +215,7 @@ class _DualNewton(optx.AbstractRootFinder):
         change = jnp.max(jnp.abs(dual.basis @ step))
         # ln(1 + change)/change, by its series where change may be 0.
         damping = jnp.where(change < 1e-3, 1 - change / 2, jnp.log1p(change) / jnp.where(change < 1e-3, 1, change))
-        # The size of the residual that rounding of theta and of the sums leaves.
+        # The size of the residual that rounding of theta and of the sums causes.
         size = jnp.max(jnp.abs(dual.basis).T @ jnp.abs(beta) + jnp.abs(dual.target))
         found = self.norm(residual) <= 4 * self.rtol * (2 + jnp.max(jnp.abs(theta))) * size
         return jnp.where(found, y, y + damping * step), found, aux
@@ -225,5 +225,5 @@ class _DualNewton(optx.AbstractRootFinder):
         return state, optx.RESULTS.successful
 
     def postprocess(self, fn, y, aux, args, options, state, tags, result):
-        """Nothing to add."""
+        """Returns the root unchanged."""
         return y, aux, {}

@@ -14,14 +14,14 @@ from ._potentials import AbstractPotential, SingleNeuronPotential
 def implicit_bias(
     potential: AbstractPotential, x: Float[ArrayLike, "n d"], y: Float[ArrayLike, " n"]
 ) -> Float[Array, " d"]:
-    """The end of a mirror flow that reaches zero loss: the minimizer of its potential subject to X beta = y.
+    """The limit of a mirror flow that reaches zero loss: the minimizer of its potential subject to X beta = y.
 
     Exact up to rounding. Differentiable in x (at fixed rank), y and the potential, by the implicit function theorem
     where a solver is used.
 
     Arguments:
-        potential: of the network and its start: `js.theory.SingleNeuronPotential`, `js.theory.DeepPotential`,
-            `js.theory.HyperbolicEntropy`, or one of your own (`js.theory.AbstractPotential`).
+        potential: for the network and its start: `js.theory.SingleNeuronPotential`, `js.theory.DeepPotential`,
+            `js.theory.HyperbolicEntropy`, or a custom `js.theory.AbstractPotential`.
         x: inputs, times the network's gamma.
         y: one target per input, plus the initial output for a centered problem.
 
@@ -56,17 +56,17 @@ def single_neuron_limit(
     eta_a: Float[ArrayLike, ""] = 1.0,
     eta_w: Float[ArrayLike, ""] = 1.0,
 ) -> Float[Array, " d"]:
-    r"""The end of one linear neuron beta = a w on one data point, in closed form (Kunin et al., A.4; there d = 2).
+    r"""The limit of one linear neuron beta = a w on one data point, in closed form (Kunin et al., A.4; there d = 2).
 
     With $\beta_* = x y/|x|^2$,
     $k = \sqrt{\sqrt{|\beta_0|^2 + \delta^2/4} - \delta/2}\, (\beta_0 \cdot n)/|\beta_0|$ and
     $K = (k^2 + \delta)/2$ it is $\beta_* + k \sqrt{K + \sqrt{K^2 + |\beta_*|^2}}\, n$ at rates of 1, with n the unit
-    vector orthogonal to x in the plane of x and beta_0. For delta = inf (lazy) the point nearest to beta_0,
-    $\beta_0 - x (x \cdot \beta_0 - y)/|x|^2$; for delta = -inf that on its line, $\beta_0 |\beta_*|^2/(\beta_0 \cdot
-    \beta_*)$.
+    vector orthogonal to x in the plane of x and beta_0. For delta = inf (lazy) it is the solution nearest to beta_0,
+    $\beta_0 - x (x \cdot \beta_0 - y)/|x|^2$; for delta = -inf, the solution on the line of beta_0,
+    $\beta_0 |\beta_*|^2/(\beta_0 \cdot \beta_*)$.
 
-    It holds for any start that is not on the saddle's stable manifold. For delta < 0 a neuron whose a opposes y,
-    $\kappa_0 + \delta + 2 \sqrt{\eta_a \eta_w}\, \beta_0 \cdot \beta_*/|\beta_*| < 0$, turns beta over, and with it the
+    It holds for any start off the saddle's stable manifold. For delta < 0, a neuron whose a opposes y,
+    $\kappa_0 + \delta + 2 \sqrt{\eta_a \eta_w}\, \beta_0 \cdot \beta_*/|\beta_*| < 0$, reverses beta, and with it the
     sign of k.
 
     Arguments:
@@ -91,7 +91,7 @@ def single_neuron_limit(
     dtype = x.dtype
     y, beta_0 = as_floats(y, "y").astype(dtype), beta_0.astype(dtype)
     eta_a, eta_w = as_positive(eta_a, "eta_a").astype(dtype), as_positive(eta_w, "eta_w").astype(dtype)
-    # The limits of infinite delta are reached, to rounding, long before this.
+    # The limits of infinite delta are reached to rounding long before this.
     far = float(np.sqrt(np.finfo(dtype).max))
     delta = jnp.clip(jnp.asarray(delta, dtype), -far, far)
 
@@ -104,7 +104,7 @@ def single_neuron_limit(
     above = start * (twice * start / nonzero(safe_hypot(delta, twice * start) + jnp.abs(delta)))
     crossed = (delta < 0) & (above + seen * jnp.sign(y) < 0)
     potential = SingleNeuronPotential(beta_0, delta, eta_a, eta_w, crossed=crossed)
-    # As in `AbstractRadialPotential.minimize`, with the row space of one sample, its direction, written out.
+    # As in `AbstractRadialPotential.minimize`, written out for the row space of one sample.
     unseen = beta_0 - seen * direction
     shortest = y / nonzero(length)
     stretch = potential.stretch(jnp.abs(shortest), jnp.abs(seen), norm(unseen))

@@ -1,4 +1,4 @@
-"""All solutions of X beta = y: what a network can end at when its training loss vanishes."""
+"""All solutions of X beta = y: the possible limits of a network whose training loss vanishes."""
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ class Interpolants(eqx.Module):
         y: targets, converted to the dtype of x.
 
     Attributes:
-        shortest: the beta of least |beta|, X^+ y.
+        shortest: the beta of least norm |beta|, X^+ y.
 
     Example:
         >>> solutions = js.theory.Interpolants(jnp.array([[1.0, 2.0]]), jnp.array([5.0]))
@@ -47,13 +47,13 @@ class Interpolants(eqx.Module):
         self.x, self.y = x.astype(dtype), y.astype(dtype)
         self.pinv = jnp.linalg.pinv(self.x, rtol=self._cutoff)
         once = self.pinv @ self.y
-        # A second round (iterative refinement) takes the condition number of X out of the residual.
+        # A second round (iterative refinement) removes the condition number of X from the residual.
         self.shortest = once + self.pinv @ (self.y - self.x @ once)
         self._check_solvable()
 
     @property
     def _cutoff(self) -> float:
-        """Singular values of X below this share of the largest count as zero."""
+        """Singular values of X below this fraction of the largest count as zero."""
         return 10 * max(self.x.shape) * float(jnp.finfo(self.x.dtype).eps)
 
     def _check_solvable(self) -> None:
@@ -72,23 +72,23 @@ class Interpolants(eqx.Module):
             )
 
     def require_start(self, start: Float[Array, "..."]) -> None:
-        """Raises ValueError unless a start (or any number per coordinate) has the size of beta, or is one number."""
+        """Raises ValueError unless a start (or any per-coordinate value) has the shape of beta, or is one number."""
         if start.shape not in ((), self.shortest.shape):
             raise ValueError(f"x has {self.x.shape[1]} inputs, but the potential is for a beta of shape {start.shape}")
 
     def across(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The part of beta that the data do not see, (I - X^+ X) beta."""
+        """The part of beta outside the row space of X, (I - X^+ X) beta."""
         once = beta - self.pinv @ (self.x @ beta)
         return once - self.pinv @ (self.x @ once)
 
     def basis(self) -> tuple[Float[Array, "d k"], Bool[Array, " k"]]:
-        """An orthonormal basis of the row space of X as columns, k = min(n, d), and which columns are in use.
+        """An orthonormal basis of the row space of X as columns, k = min(n, d), and which columns are used.
 
-        Columns past the rank of X are zero. The basis follows a change of X without the gradient of an SVD, which
-        repeated singular values do not have.
+        Columns past the rank of X are zero. The basis follows changes of X without the gradient of an SVD, which does
+        not exist at repeated singular values.
         """
         _, sizes, rows = jnp.linalg.svd(jax.lax.stop_gradient(self.x), full_matrices=False)
         used = sizes > self._cutoff * sizes[0]
         fixed = jax.lax.stop_gradient(jnp.where(used[:, None], rows, 0).T)
-        # X^+ X, the projector on the row space, leaves the fixed basis as it is, and carries the derivative.
+        # X^+ X, the projector on the row space, maps the fixed basis to itself, and carries the derivative.
         return self.pinv @ (self.x @ fixed), used

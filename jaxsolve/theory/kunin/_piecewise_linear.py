@@ -20,16 +20,16 @@ from ...nets import AbstractDense
 
 
 class Neurons(eqx.Module):
-    r"""The hidden neurons of a two-layer piecewise linear network, each described by what its flow depends on.
+    r"""The hidden neurons of a two-layer piecewise linear network, in the quantities that determine their flow.
 
     Attributes:
         delta: $\delta_k = \eta_w a_k^2 - \eta_a |w_k|^2$, conserved. Large and positive is upstream (the read-out is
-            heavy, the direction turns), 0 balanced, negative downstream.
+            large, the direction turns), 0 is balanced, negative is downstream.
         radius: $\mu_k = a_k |w_k|$, the signed length of $\beta_k$.
-        direction: $\hat\beta_k = w_k/|w_k|$; 0 for a neuron with w = 0, which has none.
+        direction: $\hat\beta_k = w_k/|w_k|$; 0 for a neuron with w = 0, which has no direction.
         mixed: $\sqrt{\eta_a \eta_w}$, one number.
 
-    The methods are the right-hand sides of the flow, given for every neuron the force
+    The methods are the right-hand sides of the flow, given the force on every neuron,
     $\xi_k = \gamma m_1 m_2 \sum_i c_{ki} x_i\, \partial L/\partial f_i$ (`neuron_forces`). Times are gradient-flow
     times.
     """
@@ -41,7 +41,7 @@ class Neurons(eqx.Module):
 
     @property
     def beta(self) -> Float[Array, "h in"]:
-        """beta_k = a_k w_k: what the neuron adds to the linear map of the inputs that switch it on."""
+        """beta_k = a_k w_k: the neuron's contribution to the linear map of the inputs that activate it."""
         return self.radius[:, None] * self.direction
 
     @property
@@ -67,7 +67,7 @@ class Neurons(eqx.Module):
         r"""$\dot{\hat\beta}_k = -\frac{\kappa_k + \delta_k}{2 \mu_k} (I - \hat\beta_k \hat\beta_k^T) \xi_k$ (eq. 10).
 
         For $\delta_k < 0$ the factor vanishes with $\mu_k$; for $\delta_k > 0$ it grows like $\delta_k/\mu_k$. At
-        $\mu_k = 0$ it is 0 for $\delta_k \le 0$; a neuron with w = 0 has no direction, and no rate of it.
+        $\mu_k = 0$ it is set to 0: for $\delta_k > 0$ the neuron then has w = 0, and so no direction to turn.
         """
         # For delta < 0: eta_a eta_w mu/((kappa - delta)/2).
         falls = self.mixed * (self.mixed * self.radius / nonzero(self.downstream))
@@ -87,19 +87,19 @@ class Neurons(eqx.Module):
 
 def half(speed: Array, delta: Array, root: Array) -> Array:
     """(speed + delta)/2 without cancellation, where root^2 is its product with (speed - delta)/2."""
-    positive = delta >= 0  # not |delta|, whose derivative at 0, a balanced neuron, would be lost
+    positive = delta >= 0  # not |delta|, which would lose the derivative at 0, a balanced neuron
     large = (speed + jnp.where(positive, delta, -delta)) / 2
     return jnp.where(positive, large, root * (root / nonzero(large)))
 
 
 def neurons(net: Any) -> Neurons:
-    """The hidden neurons of a network: relu, leaky relu or linear, one hidden layer, one output, no biases.
+    """The hidden neurons of a network with one hidden layer, one output, no biases and (leaky) relu or linear units.
 
     Arguments:
-        net: such a network, at any time (`problem.net` is at the start, `view.net` at the time of the view).
+        net: such a network at any time (`problem.net` is the start, `view.net` is at the time of the view).
 
     Returns:
-        The arrays `delta`, `radius`, `direction`, `beta`, and the rates at which they move under given forces:
+        The arrays `delta`, `radius`, `direction`, `beta`, and the rates at which they change under given forces:
         `radius_rate(forces)`, `direction_rate(forces)` and `beta_rate(forces)`.
 
     Example:
@@ -126,11 +126,11 @@ def neurons(net: Any) -> Neurons:
 
 
 class NeuronScales(NamedTuple):
-    """The scales of hidden neurons, of any number of outputs (Kunin et al., Theorem 4.1): `Neurons` but for directions.
+    """The scales of hidden neurons with any number of outputs (Kunin et al., Theorem 4.1): `Neurons` minus directions.
 
     Attributes:
         delta: eta_w |a_k|^2 - eta_a |w_k|^2, conserved.
-        radius: |w_k a_k^T| = |a_k| |w_k|; of one output signed, a_k |w_k|.
+        radius: |w_k a_k^T| = |a_k| |w_k|; with one output it is signed, a_k |w_k|.
         mixed: sqrt(eta_a eta_w).
     """
 
@@ -145,7 +145,7 @@ class NeuronScales(NamedTuple):
 
 
 def neuron_scales(net: Any) -> NeuronScales:
-    """The scales of the hidden neurons of a network as `neurons` takes it, or of one with several outputs."""
+    """The scales of the hidden neurons of a network that `neurons` accepts, or of one with several outputs."""
     w, a = _layers(net, one_output=False)
     eta_w, eta_a = net.rates().weights
     length, size = _length(w), a[0] if len(a) == 1 else _length(a.T)
@@ -156,21 +156,21 @@ def neuron_scales(net: Any) -> NeuronScales:
 
 
 def _length(rows: Float[Array, "h n"]) -> Float[Array, " h"]:
-    # Scaled by the largest entry, so that no square over- or underflows.
+    # Scaled by the largest entry, so that no square overflows or underflows.
     scale = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(rows), axis=1)))
     return scale * safe_sqrt(jnp.sum((rows / scale[:, None]) ** 2, axis=1))
 
 
 def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in"]:
-    r"""$\xi_k = \gamma m_1 m_2 \sum_i c_{ki} x_i\, \partial L/\partial f_i$ for every hidden neuron, and any loss.
+    r"""$\xi_k = \gamma m_1 m_2 \sum_i c_{ki} x_i\, \partial L/\partial f_i$ for every hidden neuron and any loss.
 
-    The gradients of the loss are $w_k \cdot \xi_k$ in $a_k$ and $a_k \xi_k$ in $w_k$. The loss is this library's
-    average over samples. Of a sample whose preactivation is within rounding of a kink, it is chance on which
-    side it counts.
+    The gradient of the loss is $w_k \cdot \xi_k$ with respect to $a_k$ and $a_k \xi_k$ with respect to $w_k$. The loss
+    is this library's average over samples. If a preactivation is within rounding of a kink, chance decides on which
+    side of it the sample counts.
 
     Arguments:
-        problem: a problem whose network `js.theory.neurons` takes.
-        params: the parameters at which to take them; None takes the start.
+        problem: a problem whose network `js.theory.neurons` accepts.
+        params: the parameters at which to evaluate; None means the start.
 
     Example:
         >>> net = js.nets.MLP(
@@ -196,7 +196,7 @@ def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in
 
 
 def _layers(net: Any, *, one_output: bool) -> tuple[Float[Array, "h in"], Float[Array, "out h"]]:
-    """The weights of both layers, of a network of the kind."""
+    """The weights of both layers; raises NotApplicable for a network of another kind."""
     dense, outputs = isinstance(net, AbstractDense), " one output," if one_output else ""
     wanted = f"a network with one hidden layer,{outputs} no biases and a relu, leaky relu or linear activation"
     if not dense:

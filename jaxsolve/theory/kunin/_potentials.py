@@ -1,12 +1,12 @@
-r"""Potentials: what gradient flow minimizes among all interpolants, besides the loss.
+r"""Potentials: what gradient flow minimizes among all interpolants, in addition to the loss.
 
-The function beta of some networks moves as a mirror flow up to a rescaling of time,
-$\frac{d}{dt} \nabla\Phi(\beta) = -s(t) X^\top (X\beta - y)$ with $s > 0$: then $\nabla\Phi(\beta)$ never leaves the row
-space of X, and beta ends at the minimizer of $\Phi$ among all solutions of $X\beta = y$, if it reaches one.
+For some networks, the function beta moves as a mirror flow up to a rescaling of time,
+$\frac{d}{dt} \nabla\Phi(\beta) = -s(t) X^\top (X\beta - y)$ with $s > 0$. Then $\nabla\Phi(\beta)$ never leaves the row
+space of X, and beta ends at the minimizer of $\Phi$ among all solutions of $X\beta = y$, if it converges to one.
 
-Reading beta and the rates from a network with multipliers m, output scale gamma and rates eta: take the weights
-$m_l W_l$ and the rates $m_l^2 \eta_l$; beta is the product of the weights, and f(x) = gamma beta.x, so that the data
-are (gamma X, y), and (gamma X, y + f_0) for a centered problem. Constants in front of the loss do not matter.
+To read beta and the rates off a network with multipliers m, output scale gamma and rates eta, take the weights
+$m_l W_l$ and the rates $m_l^2 \eta_l$. beta is the product of the weights, and f(x) = gamma beta.x, so the data are
+(gamma X, y), or (gamma X, y + f_0) for a centered problem. Constants in front of the loss do not matter.
 """
 
 import abc
@@ -22,10 +22,10 @@ from ._interpolants import Interpolants
 
 
 class AbstractPotential(eqx.Module):
-    """A convex function Phi of beta whose gradient moves in the row space of the data, from zero at the start.
+    """A convex function Phi of beta whose gradient is zero at the start and moves in the row space of the data.
 
-    So the start is its minimum. Not for `SingleNeuronPotential` with `crossed=True`: there Phi is that of the path
-    after the crossing, and its gradient is in the row space from then on.
+    The start is therefore its minimum. The exception is `SingleNeuronPotential` with `crossed=True`: there Phi is for
+    the path after the crossing, and its gradient is in the row space from then on.
 
     Example:
         >>> class Quadratic(js.theory.AbstractPotential):  # of linear regression from beta = 0
@@ -47,7 +47,7 @@ class AbstractPotential(eqx.Module):
 
     @abc.abstractmethod
     def mirror_map(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The gradient of Phi; zero at the start (with `crossed=True` it is not)."""
+        """The gradient of Phi; zero at the start (except with `crossed=True`)."""
 
     @abc.abstractmethod
     def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -61,9 +61,9 @@ class AbstractPotential(eqx.Module):
 class AbstractRadialPotential(AbstractPotential):
     r"""Phi(beta) = g(|beta|) - c.beta, with $c = \pm g'(|\beta_0|) \beta_0/|\beta_0|$ from the start beta_0.
 
-    Its minimizer among the interpolants is beta = X^+ y + t (I - X^+ X) beta_0: the shortest interpolant, and what the
-    data do not see of the start, stretched by a number t. (t = 1 is the lazy limit.) A new one is a subclass with the
-    function g and what follows from it; `js.theory.DeepPotential` is a short one to start from.
+    Its minimizer among the interpolants is beta = X^+ y + t (I - X^+ X) beta_0: the shortest interpolant, plus the part
+    of the start outside the row space, stretched by a number t. (t = 1 is the lazy limit.) A subclass defines the
+    function g and what follows from it; `js.theory.DeepPotential` is a short example.
 
     Example:
         >>> potential = js.theory.DeepPotential(jnp.array([1.0, 0.0]), depth=1)
@@ -83,7 +83,7 @@ class AbstractRadialPotential(AbstractPotential):
 
     @abc.abstractmethod
     def compliance(self, slope: Float[Array, ""], excess: Float[Array, ""]) -> Float[Array, ""]:
-        """r/g'(r) as a function of g'(r), and of what g'(r)^2 exceeds |c|^2 by, where the difference would cancel."""
+        """r/g'(r) from the slope g'(r), and from the excess g'(r)^2 - |c|^2 where that difference would cancel."""
 
     @abc.abstractmethod
     def sign(self) -> Float[Array, ""]:
@@ -93,10 +93,10 @@ class AbstractRadialPotential(AbstractPotential):
     def stretch(
         self, shortest: Float[Array, ""], along: Float[Array, ""], across: Float[Array, ""]
     ) -> Float[Array, ""]:
-        """t, from |X^+ y| and the norms of what the data see (`along`) and do not see (`across`) of beta_0."""
+        """t, from |X^+ y| and the norms of beta_0 inside (`along`) and outside (`across`) the row space."""
 
     def tilt(self) -> Float[Array, " d"]:
-        """c: the linear term, which makes the start the minimum (with `crossed=True` it does not)."""
+        """c: the linear term, which makes the start the minimum (except with `crossed=True`)."""
         return self.sign() * self.stiffness(norm(self.beta_0)) * self.beta_0
 
     def value(self, beta: Float[Array, " d"]) -> Float[Array, ""]:
@@ -123,19 +123,19 @@ class SingleNeuronPotential(AbstractRadialPotential):
 
     With $\kappa = \sqrt{\delta^2 + 4 \eta_a \eta_w |\beta|^2}$, and $\kappa_0$ at the start,
     $\Phi = \frac{(\kappa - 2\delta) \sqrt{\kappa + \delta}}{3 \sqrt{\eta_a \eta_w}}
-    - \sqrt{\kappa_0 - \delta} \frac{\beta_0 \cdot \beta}{|\beta_0|}$: equation (5), which is printed for rates of 1,
-    with the rates entering through kappa. A constant is left out that would drown the rest at large delta.
+    - \sqrt{\kappa_0 - \delta} \frac{\beta_0 \cdot \beta}{|\beta_0|}$. This is equation (5), printed for rates of 1; the
+    rates enter through kappa. A constant that would swamp the rest at large delta is left out.
 
     The theorem assumes that beta never passes through zero. The gradient of Phi is
-    $\sqrt{2 \eta_a}\, \mathrm{sgn}(a) w$, and w itself never leaves w_0 + row space: if beta passes through zero (a
-    changes its sign, possible for delta < 0 only), the theorem holds with the opposite sign of the linear term.
-    `crossed` says that it does.
+    $\sqrt{2 \eta_a}\, \mathrm{sgn}(a) w$, and w itself never leaves w_0 + row space. If beta passes through zero (a
+    changes sign, possible only for delta < 0), the theorem therefore holds with the opposite sign of the linear term.
+    `crossed` states that it does.
 
     Arguments:
         beta_0: beta at the start.
         delta: Kunin's delta, conserved. Upstream (delta > 0) the flow tends to be lazy, downstream to be rich.
         eta_a, eta_w: rates of the two layers.
-        crossed: whether a changes its sign during training.
+        crossed: whether a changes sign during training.
 
     Example:
         >>> x, y, start = jnp.array([[1.0, 2.0]]), jnp.array([5.0]), jnp.array([1.0, 0.5])
@@ -151,8 +151,8 @@ class SingleNeuronPotential(AbstractRadialPotential):
           Ganguli}, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}}
 
     Raises:
-        ValueError: a value is not finite, a rate is not positive, beta_0 is zero for delta <= 0 (then its direction
-            is unknown), or `crossed` for delta >= 0.
+        ValueError: a value is not finite, a rate is not positive, beta_0 is zero for delta <= 0 (its direction is then
+            unknown), or `crossed` is True for delta >= 0.
     """
 
     beta_0: Float[Array, " d"]
@@ -190,7 +190,7 @@ class SingleNeuronPotential(AbstractRadialPotential):
         *,
         crossed: Bool[ArrayLike, ""] = False,
     ) -> "SingleNeuronPotential":
-        """From the weights at the start, multipliers included: m_2 a, m_1 w, m_2^2 eta_a and m_1^2 eta_w."""
+        """The potential from the weights at the start, multipliers included: m_2 a, m_1 w, m_2^2 eta_a, m_1^2 eta_w."""
         a, w = as_floats(a, "a"), as_floats(w, "w")
         eta_a, eta_w = as_positive(eta_a, "eta_a"), as_positive(eta_w, "eta_w")
         a, eta_a, eta_w = (number.astype(w.dtype) for number in (a, eta_a, eta_w))
@@ -201,7 +201,7 @@ class SingleNeuronPotential(AbstractRadialPotential):
     def _sizes(self, r: Float[Array, ""]) -> tuple[Array, Array, Array, Array, Array]:
         """delta, |delta|, 2 sqrt(eta_a eta_w), kappa and kappa + |delta|, in the dtype of r."""
         delta, eta_a, eta_w = (number.astype(r.dtype) for number in (self.delta, self.eta_a, self.eta_w))
-        size = jnp.where(delta >= 0, delta, -delta)  # as |delta|, with derivative 1 at 0, as in the branches below
+        size = jnp.where(delta >= 0, delta, -delta)  # |delta|, with derivative 1 at 0 as in the branches below
         twice = 2 * jnp.sqrt(eta_a) * jnp.sqrt(eta_w)
         kappa = safe_hypot(delta, twice * r)
         return delta, size, twice, kappa, kappa + size
@@ -223,8 +223,8 @@ class SingleNeuronPotential(AbstractRadialPotential):
 
     def compliance(self, slope: Float[Array, ""], excess: Float[Array, ""]) -> Float[Array, ""]:
         delta, size, twice, _, _ = self._sizes(jnp.zeros_like(slope))
-        # At a large delta < 0 slope^2 - 2 |delta| cancels; its small terms are the excess and |c|^2 - 2 |delta|, which
-        # is kappa_0 - |delta|.
+        # At large negative delta, slope^2 - 2 |delta| cancels; its small terms are the excess and |c|^2 - 2 |delta|,
+        # which is kappa_0 - |delta|.
         start = norm(self.beta_0).astype(slope.dtype)
         high = self._sizes(start)[-1]
         low = (twice * start) * (twice * start / nonzero(high))
@@ -237,7 +237,7 @@ class SingleNeuronPotential(AbstractRadialPotential):
     def stretch(
         self, shortest: Float[Array, ""], along: Float[Array, ""], across: Float[Array, ""]
     ) -> Float[Array, ""]:
-        """In closed form: s = r/g' obeys a quadratic equation in s^2, since kappa = 4 eta_a eta_w s^2 - delta.
+        """In closed form: s = r/g' solves a quadratic equation in s^2, because kappa = 4 eta_a eta_w s^2 - delta.
 
         For one sample in two dimensions this is the solution of Kunin et al., A.4.
         """

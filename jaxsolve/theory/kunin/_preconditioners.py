@@ -1,7 +1,7 @@
-r"""Linear networks in function space: preconditioned gradient flow, with what the conserved quantities fix.
+r"""Linear networks in function space: gradient flow with a preconditioner that the conserved quantities fix.
 
 Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializations promote rapid feature learning",
-sections 3 and 4 and appendix B. Everywhere f(x) = beta^T x, and the force is the gradient $G = X^\top P$ of the loss
+sections 3 and 4 and appendix B. Throughout, f(x) = beta^T x, and the force is the gradient $G = X^\top P$ of the loss
 with respect to beta; rates enter as $\sqrt{\eta_a \eta_w}$.
 """
 
@@ -22,17 +22,17 @@ def neurons_preconditioner(
 ) -> Float[Array, "d c d c"]:
     r"""M of a wide linear network with any number of outputs (Theorem 4.1): $\dot\beta_{ij} = -\sum M_{ijkl} G_{kl}$.
 
-    The sum over hidden neurons of, with $\beta_k = w_k a_k^\top$ and
-    $\kappa_k = \sqrt{\delta_k^2 + 4 \eta_a \eta_w |\beta_k|^2}$,
+    With $\beta_k = w_k a_k^\top$ and $\kappa_k = \sqrt{\delta_k^2 + 4 \eta_a \eta_w |\beta_k|^2}$, it is the sum over
+    hidden neurons of
     $\frac{\kappa_k + \delta_k}{2} \frac{\beta_k^\top \beta_k}{|\beta_k|^2} \otimes I_d +
-    \frac{\kappa_k - \delta_k}{2} I_c \otimes \frac{\beta_k \beta_k^\top}{|\beta_k|^2}$. Where beta_k = 0, w_k or a_k
-    is not: with delta_k > 0 it is a_k, and its direction is known if there is one output; with delta_k < 0 it is w_k,
-    and there must be one input.
+    \frac{\kappa_k - \delta_k}{2} I_c \otimes \frac{\beta_k \beta_k^\top}{|\beta_k|^2}$. Where beta_k = 0 but delta_k is
+    not, a_k (if delta_k > 0) or w_k (if delta_k < 0) is not zero. Its direction is known only if there is one output
+    (for a_k) or one input (for w_k).
 
     Arguments:
         betas: beta_k = w_k a_k^T of every hidden neuron.
         delta: eta_w |a_k|^2 - eta_a |w_k|^2, conserved.
-        mixed: the root of eta_a eta_w.
+        mixed: sqrt(eta_a eta_w).
 
     Example:
         >>> w, a = jnp.array([1.0, 2.0]), jnp.array([3.0])  # one neuron, one output: a^2 I + w w^T
@@ -45,14 +45,14 @@ def neurons_preconditioner(
           author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
 
     Raises:
-        ValueError: the shapes do not match, a value is not finite, or beta_k = 0 does not tell the direction of a_k or
-            w_k (inside traces M is then NaN).
+        ValueError: the shapes do not match, a value is not finite, or beta_k = 0 leaves the direction of a_k or w_k
+            unknown (inside traces M is then NaN).
     """
     betas, delta = as_floats(betas, "betas"), as_floats(delta, "delta")
     if betas.ndim != 3 or delta.shape != betas.shape[:1]:
         raise ValueError(f"betas must have shape (h, d, c) and delta (h,), got {betas.shape} and {delta.shape}")
     mixed = as_positive(mixed, "mixed").astype(betas.dtype)
-    betas, sizes = jax.vmap(scaled)(betas)  # their directions alone matter below
+    betas, sizes = jax.vmap(scaled)(betas)  # only their directions matter below
     square = jnp.sum(betas**2, axis=(1, 2))
     root = mixed * sizes * safe_sqrt(square)
     kappa = safe_hypot(delta, 2 * root)
@@ -65,13 +65,13 @@ def neurons_preconditioner(
 
 
 def _shares(halves: Array, square: Array) -> tuple[Array, Array]:
-    """The factors on the squares of each beta, and the sum of those halves whose beta is zero."""
+    """The factors on the squares of each beta, and the sum of the halves of neurons whose beta is zero."""
     seen = square > 0
     return jnp.where(seen, halves, 0) / nonzero(square), jnp.sum(jnp.where(seen, 0, halves))
 
 
 def _of_one_direction(lost: Array, eye: Array, weights: str, kind: str) -> Array:
-    """The part of neurons whose beta is zero: their weights have a known direction where there is but one."""
+    """The contribution of neurons whose beta is zero: the direction of their weights is known only in one dimension."""
     if len(eye) == 1:
         return lost * eye
     known = concrete(lost)
@@ -89,7 +89,7 @@ def isotropic_velocity(
     delta: Float[ArrayLike, ""],
     mixed: Float[ArrayLike, ""] = 1.0,
 ) -> Float[Array, "d c"]:
-    r"""$\dot\beta = -(G S + T G)$ of a wide linear network with Delta = delta I (Theorem 4.2), on any data.
+    r"""$\dot\beta = -(G S + T G)$ of a wide linear network with Delta = delta I (Theorem 4.2), for any data.
 
     $S = \sqrt{\eta_a \eta_w \beta^\top \beta + \delta^2/4} + \delta/2$ and
     $T = \sqrt{\eta_a \eta_w \beta \beta^\top + \delta^2/4} - \delta/2$. It holds for $h = c$ hidden neurons if
@@ -97,9 +97,9 @@ def isotropic_velocity(
 
     Arguments:
         beta: W^T A, so that f(x) = A^T W x = beta^T x.
-        force: the gradient of the loss in beta, X^T (X beta - Y) for a sum of squares.
+        force: the gradient of the loss with respect to beta, X^T (X beta - Y) for a sum of squares.
         delta: of eta_w A A^T - eta_a W W^T = delta I.
-        mixed: the root of eta_a eta_w.
+        mixed: sqrt(eta_a eta_w).
 
     Example:
         >>> beta, force = jnp.array([[3.0], [4.0]]), jnp.array([[25.0], [0.0]])
@@ -121,17 +121,17 @@ def isotropic_velocity(
     return -(force @ _root(beta, mixed, delta) + _root(beta.T, mixed, delta) @ force)  # the two delta/2 cancel
 
 
-# A rule of its own: where singular values are equal the root has a derivative, but singular vectors have none.
+# A custom derivative: where singular values are equal, the root is differentiable but singular vectors are not.
 @jax.custom_jvp
 def _root(beta: Array, mixed: Array, delta: Array) -> Array:
-    """(mixed^2 beta^T beta + delta^2/4)^(1/2), in which weak modes keep their digits beside strong ones."""
+    """(mixed^2 beta^T beta + delta^2/4)^(1/2), in which weak modes keep their digits next to strong ones."""
     _, _, right, roots = _decomposed(beta, mixed, delta)
     return (right * roots[None, :]) @ right.T
 
 
 def _decomposed(beta: Array, mixed: Array, delta: Array) -> tuple[Array, Array, Array, Array]:
-    """beta times its right singular vectors, the singular values, those vectors in columns, and the roots."""
-    # All right singular vectors, those of the null space too: the root is delta/2 there, and not 0.
+    """beta times its right singular vectors, the singular values, those vectors as columns, and the roots."""
+    # All right singular vectors, including those of the null space, where the root is |delta|/2 and not 0.
     left, values, right = jnp.linalg.svd(beta, full_matrices=True)
     some, size = values.shape[0], beta.shape[1]
     images = jnp.pad(left[:, :some] * values[None, :], ((0, 0), (0, size - some)))
@@ -144,8 +144,8 @@ def _root_jvp(primals, tangents):
     beta, mixed, delta = primals
     beta_dot, mixed_dot, delta_dot = tangents
     images, values, right, roots = _decomposed(beta, mixed, delta)
-    # Daleckii and Krein: R R = G, so that (r_i + r_j) dR_ij = dG_ij in the singular vectors.
-    # There dG is mixed^2 (dbeta^T beta + its transpose), plus a diagonal from what mixed and delta change.
+    # Daleckii-Krein: R R = G, so (r_i + r_j) dR_ij = dG_ij in the basis of singular vectors.
+    # There dG is mixed^2 (dbeta^T beta + its transpose), plus a diagonal from changes of mixed and delta.
     half_way = (beta_dot @ right).T @ images
     moved = mixed**2 * (half_way + half_way.T)
     moved = moved + jnp.diag(2 * mixed * mixed_dot * values**2 + delta * delta_dot / 2)
@@ -159,12 +159,12 @@ def preconditioner_velocity(
 ) -> Float[Array, "d d"]:
     r"""$\dot M = -\eta_a \eta_w (2 (\beta \cdot g) I + g \beta^\top + \beta g^\top)$ of one linear neuron (A.3.1).
 
-    Its kernel K = X M X^T moves as X Mdot X^T. delta does not appear: it only says how large M itself is.
+    The kernel K = X M X^T of the neuron moves as X Mdot X^T. delta does not appear: it only sets the size of M itself.
 
     Arguments:
         beta: a w.
-        force: g, the gradient of the loss in beta.
-        mixed: the root of eta_a eta_w.
+        force: g, the gradient of the loss with respect to beta.
+        mixed: sqrt(eta_a eta_w).
 
     Example:
         >>> print(js.theory.preconditioner_velocity(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])))
@@ -191,14 +191,14 @@ def deep_preconditioner(beta: Float[ArrayLike, " d"], delta: Float[ArrayLike, ""
 
     $f = a^\top W_L \cdots W_1 x$ with $W_{l+1}^\top W_{l+1} = W_l W_l^\top$, $a a^\top - W_L W_L^\top = \delta I$ and
     all rates 1. Then $|\beta|^2 = |a|^2 (|a|^2 - \delta)^L$ (the proof prints the exponent d), which gives |a|, and
-    $M = C^L + \sum_{l=1}^L |a|^2 (|a|^2 - \delta)^{L-l} C^{l-1}$, where $C = W_1^\top W_1$ is $|a|^2 - \delta$ along
-    beta. Across beta it is 0 for $\delta \ge 0$, where layers are of width 1, and $-\delta$ for $\delta < 0$, where
-    they are of width d.
+    $M = C^L + \sum_{l=1}^L |a|^2 (|a|^2 - \delta)^{L-l} C^{l-1}$. Along beta, $C = W_1^\top W_1$ is $|a|^2 - \delta$.
+    Across beta, it is 0 for $\delta \ge 0$, where layers have width 1, and $-\delta$ for $\delta < 0$, where they have
+    width d.
 
     Arguments:
         beta: W_1^T ... W_L^T a, not zero.
         delta: of either sign.
-        depth: L, the hidden layers, >= 1.
+        depth: L, the number of hidden layers, >= 1.
 
     Example:
         >>> print(js.theory.deep_preconditioner(jnp.array([1.0, 0.0]), 0.0, depth=2))  # |beta|^(4/3) (I + 2 bb^T)
@@ -210,7 +210,7 @@ def deep_preconditioner(beta: Float[ArrayLike, " d"], delta: Float[ArrayLike, ""
           author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
 
     Raises:
-        ValueError: beta is no vector or is zero, a value is not finite, or depth < 1.
+        ValueError: beta is not a vector or is zero, a value is not finite, or depth < 1.
         TypeError: depth is not an integer.
     """
     beta, delta = as_floats(beta, "beta"), as_floats(delta, "delta")
@@ -232,7 +232,7 @@ def deep_preconditioner(beta: Float[ArrayLike, " d"], delta: Float[ArrayLike, ""
 
 @functools.partial(jax.jit, static_argnames="depth")
 def _inner_square(square: Array, delta: Array, depth: int) -> Array:
-    """The s > max(0, -delta) with (s + delta) s^L = |beta|^2, by bisection; a Newton step gives it its derivative."""
+    """The s > max(0, -delta) with (s + delta) s^L = |beta|^2, by bisection; a Newton step provides its derivative."""
     miss = lambda s, square, delta: (s + delta) * s**depth - square
     low = jnp.maximum(-delta, 0)
     # At low + |beta|^(2/(L + 1)) both factors are large enough.

@@ -20,15 +20,15 @@ class ReducedNeuron(eqx.Module):
 
     Attributes:
         a: read-out weight at the start, divided by the root of its rate.
-        w: input weights at the start, divided by the root of theirs, inside the inputs' row space.
-        target: b, the value that a w reaches.
-        speed: units of this flow's time T in one of gradient-flow time t.
-        outer: o, the network's function over a w: the roots of both rates, times multipliers and gamma.
+        w: input weights at the start, inside the inputs' row space, divided by the root of their rate.
+        target: b, the value that a w converges to.
+        speed: dT/dt, where T is this flow's time and t is gradient-flow time.
+        outer: o, the network's function divided by a w: the roots of both rates, times multipliers and gamma.
 
-    `beta` and its two limits are o a w, the function that the network is; all else is in this class's units. Methods
-    take gradient-flow times, in [0, inf]. delta here is Kunin's delta/(eta_a eta_w), of the part of w in the row space:
-    where inputs do not span, his own counts the rest of w too (`js.observe.neuron_delta`). Made from a problem by
-    `js.theory.SingleNeuronFlow`.
+    `beta` and its two limits are o a w, the function of the network; everything else is in this class's units. Methods
+    take gradient-flow times in [0, inf]. delta here is Kunin's delta/(eta_a eta_w), for the part of w in the row space:
+    if the inputs do not span, Kunin's delta also counts the rest of w (`js.observe.neuron_delta`). Built from a problem
+    by `js.theory.SingleNeuronFlow`.
 
     Example:
         >>> a, w, target = jnp.array(0.1), jnp.array([0.1, 0.0]), jnp.array([0.0, 2.0])
@@ -47,7 +47,7 @@ class ReducedNeuron(eqx.Module):
 
     @property
     def delta(self) -> Float[Array, ""]:
-        """a^2 - |w|^2, conserved: positive upstream, zero balanced, negative downstream."""
+        """a^2 - |w|^2, conserved: positive if upstream, zero if balanced, negative if downstream."""
         size = norm(self.w)
         return (self.a - size) * (self.a + size)
 
@@ -58,25 +58,25 @@ class ReducedNeuron(eqx.Module):
 
     @property
     def growing(self) -> Float[Array, ""]:
-        """The part of the start along the mode that grows, in the units of weights."""
+        """The component of the start along the mode that grows, in units of weights."""
         return self._modes()[0]
 
     def _time(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
         return finite_product(self.speed, flow_time(t, self.w.dtype))
 
     def _rates(self) -> tuple[Array, Array, Array]:
-        """R, (R + delta)/2 and (R - delta)/2; the smaller of the two from their product |b|^2."""
+        """R, (R + delta)/2 and (R - delta)/2; the smaller of the two is computed from their product |b|^2."""
         b = norm(self.target)
         R = safe_hypot(self.delta, 2 * b)
-        up = self.delta >= 0  # delta = 0 belongs to one side throughout: abs and maximum have no derivative there
+        up = self.delta >= 0  # one side includes delta = 0 throughout: abs and maximum have no derivative there
         large = (R + jnp.where(up, self.delta, -self.delta)) / 2
         small = b * (b / nonzero(large))
         return R, jnp.where(up, large, small), jnp.where(up, small, large)
 
     def _modes(self) -> tuple[Array, Array, Array, Array, Array, Array]:
-        """The start along the growing and the decaying mode of F and across b, and the modes' direction."""
+        """The start along the growing and the decaying mode of F and across b, and the direction of the modes."""
         R, plus, minus = self._rates()
-        # Where R = 0 all modes of F stand still, and any two directions serve.
+        # Where R = 0 no mode of F moves, and any two directions will do.
         cos = jnp.where(R == 0, 0.5**0.5, safe_sqrt(plus / nonzero(R)))
         sin = jnp.where(R == 0, 0.5**0.5, safe_sqrt(minus / nonzero(R)))
         direction = self.target / nonzero(norm(self.target))
@@ -89,8 +89,8 @@ class ReducedNeuron(eqx.Module):
         T, delta = self._time(t), self.delta
         R, plus, _ = self._rates()
         growing, decaying, across, direction, cos, sin = self._modes()
-        # Everything is divided by the fastest growth there is, e^{R T/2}; at a start without the growing mode (which
-        # ends in the saddle) by that of the rest. All rates below are >= 0, each free of cancellation.
+        # Everything is divided by the fastest growth, e^{R T/2}. For a start without the growing mode, which ends in
+        # the saddle, it is divided by the growth of the rest. All rates below are >= 0 and free of cancellation.
         saddle, up = growing == 0, delta >= 0
         top = jnp.where(saddle, jnp.where(up, 0, -delta), R)
         rest = jnp.where(saddle, 0, jnp.where(up, R, 2 * plus))
@@ -102,7 +102,7 @@ class ReducedNeuron(eqx.Module):
             + decaying**2 * sweep * jnp.exp(-top * T)
             + jnp.sum(across**2) * integrated_decay(jnp.where(up, delta, -delta), T) * jnp.exp(-rest * T)
         )
-        # Where the target vanishes the modes do not see which way it would go: its first order, whose value is 0.
+        # At a target of 0 the modes do not depend on its direction: its first-order term, whose value is 0, is added.
         unseen = jnp.where(jnp.all(self.target == 0), self.target, 0)
         turned = jax.lax.stop_gradient(jnp.where(jnp.isfinite(sweep**2), sweep, 0))
         growth = growth + 2 * self.a * jnp.sum(self.w * unseen) * turned**2
@@ -114,12 +114,12 @@ class ReducedNeuron(eqx.Module):
         return a, w
 
     def beta(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
-        """o a w at time t, with f(x) = beta.x: it ends at the least squares of the targets."""
+        """o a w at time t, with f(x) = beta.x; it converges to the least-squares solution."""
         a, w = self.weights(t)
         return jnp.asarray(self.outer) * a * w
 
     def radius_and_alignment(self, t: Float[ArrayLike, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """mu = a |w| and phi = w.b/(|w||b|) (eq. 2), 0 where w or b vanishes."""
+        """mu = a |w| and phi = w.b/(|w||b|) (eq. 2); phi is 0 where w or b vanishes."""
         a, w = self.weights(t)
         size = norm(w)
         target = norm(self.target)
@@ -131,7 +131,7 @@ class ReducedNeuron(eqx.Module):
         return a**2 * jnp.eye(w.shape[0], dtype=w.dtype) + w[:, None] * w[None, :]
 
     def upstream(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:
-        """beta in the limit delta -> inf, the lazy one: M = delta I, so beta - b decays at the rate delta."""
+        """beta in the lazy limit delta -> inf, where M = delta I and beta - b decays at the rate delta."""
         start = self.a * self.w
         return jnp.asarray(self.outer) * (
             self.target + jnp.exp(-jnp.abs(self.delta) * self._time(t)) * (start - self.target)

@@ -20,9 +20,9 @@ from ._reduced_neuron import ReducedNeuron
 class SingleNeuronFlow(AbstractLinearForm):
     """The exact gradient flow of f(x) = gamma m_2 a (m_1 w.x) under MSE, on inputs whitened on their row space.
 
-    Any start and positive rates; delta and gamma of any sign, a = 0 and delta = 0 included. (A start that is at the
-    saddle but for rounding is refused, for rounding decides when it leaves.) Inputs are whitened on
-    their row space, of any rank, if the non-zero eigenvalues of X^T X/n are equal.
+    Any start and positive rates; delta and gamma of any sign, including a = 0 and delta = 0. (A start that differs from
+    the saddle only by rounding is rejected, because rounding decides when it leaves.) Inputs are whitened on
+    their row space, of any rank, if the nonzero eigenvalues of X^T X/n are equal.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives a `js.theory.ReducedNeuron`: basin, radius
     and alignment, preconditioner, and the upstream and downstream limits.
@@ -56,7 +56,7 @@ class SingleNeuronFlow(AbstractLinearForm):
         return [saddle, whitened_inputs(problem), positive_rates(problem)]
 
     def reduce(self, problem: Problem) -> ReducedNeuron:
-        """The flow of a problem in its own units.
+        """The flow of a problem in natural units.
 
         Raises:
             NotApplicable: the problem is of another kind.
@@ -72,6 +72,6 @@ class SingleNeuronFlow(AbstractLinearForm):
         flow = linear_flow(problem)
         w, _ = flow.layers
         a, inside = neuron.weights(t)
-        # What no input sees stays where it was.
+        # The part of w that no input sees stays constant.
         layers = (w + (inside - neuron.w)[None, :], a[None, None])
         return View(problem, t, flow.params(problem, layers))

@@ -31,24 +31,24 @@ def spectral_velocity(
     For f(x) = A^T W x, beta = W^T A = sum_i lambda_i u_i v_i^T and eta_w A A^T - eta_a W W^T = delta I:
     $\dot\lambda_i = -\sqrt{\delta^2 + 4 \eta_a \eta_w \lambda_i^2}\; u_i^\top G v_i$, for the singular values that the
     hidden layer can hold, i = 1, ..., h; any further ones stay zero. With delta != 0 it is the mirror flow of
-    `HyperbolicEntropy.of_singular_values`. Positive singular values must be distinct; k = min(d, c). Zeros (to
-    rounding) have no directions of their own: they grow at |delta| times the singular values of G between the null
-    spaces of beta^T and beta, for h = c hidden neurons if delta > 0 and h = d if delta < 0, as in
+    `HyperbolicEntropy.of_singular_values`. Positive singular values must be distinct; k = min(d, c). Zero singular
+    values (to rounding) have no directions of their own. They grow at |delta| times the singular values of G between
+    the null spaces of beta^T and beta, for h = c hidden neurons if delta > 0 and h = d if delta < 0, as in
     `isotropic_velocity`.
 
-    A network with multipliers and gamma: A = m_2 W_2^T and W = m_1 W_1 with the rates m_2^2 eta_2 and m_1^2 eta_1, and
-    f(x) = gamma beta^T x.
+    For a network with multipliers and gamma, A = m_2 W_2^T and W = m_1 W_1 with the rates m_2^2 eta_2 and m_1^2 eta_1,
+    and f(x) = gamma beta^T x.
 
     Arguments:
         beta: W^T A.
-        gradient: G, the gradient of the loss in beta: gamma X^T (gamma X beta - Y)/n for `losses.MSE`.
+        gradient: G, the gradient of the loss with respect to beta: gamma X^T (gamma X beta - Y)/n for `losses.MSE`.
         delta: any finite number.
         eta_a, eta_w: rates of A and W.
-        width: h; None if h >= k. beta alone does not tell: a zero singular value moves where there is a neuron for it.
+        width: h; None means h >= k. beta does not determine h: a zero singular value moves if it has a neuron.
 
     Returns:
-        The singular `values`, in descending order, and their `velocities`; NaN for zeros of which beta does not tell
-        the direction (h < k, delta != 0).
+        The singular `values`, in descending order, and their `velocities`; NaN for zeros whose direction beta does not
+        determine (h < k, delta != 0).
 
     Example:
         >>> beta, target = jnp.diag(jnp.array([2.0, 0.5])), jnp.diag(jnp.array([3.0, 1.5]))
@@ -73,7 +73,7 @@ def spectral_velocity(
     positive = values > max(beta.shape) * jnp.finfo(values.dtype).eps * values[0]
     rank = jnp.sum(positive)
     u, v = jnp.where(positive[None, :], u, 0), jnp.where(positive[None, :], vt.T, 0)
-    # What is left of the gradient between the null spaces; if there are none, anything with distinct singular values.
+    # The gradient between the null spaces; if there are none, anything with distinct singular values.
     rest = gradient - u @ (u.T @ gradient)
     rest = rest - (rest @ v) @ v.T
     distinct = jnp.eye(*beta.shape, dtype=beta.dtype) * (1 + jnp.arange(beta.shape[1], dtype=beta.dtype))[None, :]

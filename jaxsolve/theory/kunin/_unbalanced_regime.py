@@ -1,4 +1,4 @@
-"""The regime in which a wide two-layer linear network with unbalanced layers will learn, from its shape alone.
+"""The learning regime of a wide two-layer linear network with unbalanced layers, from its shape alone.
 
 Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializations promote rapid feature learning",
 section 4 (arXiv 2406.06158).
@@ -26,21 +26,21 @@ class UnbalancedRegime(enum.Enum):
 
 
 def unbalanced_regime(in_size: int, width: int, out_size: int, delta: Real[ArrayLike, ""]) -> UnbalancedRegime:
-    """The regime of f(x) = A^T W x when all delta_k are large against the learnt map, by their sign.
+    """The regime of f(x) = A^T W x when all delta_k are large compared with the learned map, by their sign.
 
     With delta_k = eta_w |a_k|^2 - eta_a |w_k|^2 >> 0 (upstream) the read-out A hardly moves, and the first layer alone
-    can fit any map if A^T A has full rank: if width >= out_size. With delta_k << 0 (downstream) it is the read-out
-    that can, if width >= in_size. If it can, training is lazy; else what it cannot fit is learnt later, and richly. So
-    of a funnel (in_size > width >= out_size) upstream starts are lazy and downstream ones rich after a delay, of an
-    inverted funnel the other way round, and of a network that is wider than both ends either is lazy. At delta = 0 the
-    kernel moves from the beginning: rich.
+    can fit any map if A^T A has full rank, that is if width >= out_size. With delta_k << 0 (downstream) the read-out
+    alone can, if width >= in_size. If so, training is lazy; otherwise the rest is learned later, in the rich regime. In
+    a funnel (in_size > width >= out_size), upstream starts are therefore lazy and downstream starts rich after a delay.
+    An inverted funnel is the other way round, and a network wider than both ends is lazy with either sign. At delta = 0
+    the kernel moves from the beginning: rich.
 
-    The paper says so for width >= min(in_size, out_size). For narrower networks, which cannot fit every map, the same
-    argument says that neither is lazy, unless the target's rank is low.
+    The paper states this for width >= min(in_size, out_size). For narrower networks, which cannot fit every map, the
+    same argument says that neither sign is lazy, unless the target has low rank.
 
     Arguments:
         in_size, width, out_size: d, h and c.
-        delta: the sign of all delta_k; only its sign counts.
+        delta: the common sign of all delta_k; only its sign counts.
 
     Example:
         >>> funnel = [js.theory.unbalanced_regime(10, 5, 2, delta) for delta in (-1.0, 0.0, 1.0)]
@@ -49,7 +49,7 @@ def unbalanced_regime(in_size: int, width: int, out_size: int, delta: Real[Array
 
     Raises:
         ValueError: a size is less than 1, or delta is NaN.
-        TypeError: a size is no integer, or delta is no number.
+        TypeError: a size is not an integer, or delta is not a number.
     """
     in_size, width, out_size = (
         require_size(size, name) for size, name in ((in_size, "in_size"), (width, "width"), (out_size, "out_size"))
