@@ -1,4 +1,4 @@
-r"""The time at which linear networks of small start align, and whether that is before they learn.
+r"""The time at which linear networks with a small start align, and whether that is before they learn.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", section 4.2 and
 appendix D.1.
@@ -17,16 +17,16 @@ from ..linear._linear_flow import linear_network
 
 
 def alignment_time(problem: Problem) -> Float[Array, ""]:
-    r"""The time that the first layer of a linear network takes to move by its own size at the start: |W_1|/|dW_1/dt|.
+    r"""The time that the first layer of a linear network initially takes to move by its own size: |W_1|/|dW_1/dt|.
 
     While the output is small, $\dot W_1 = \eta_1\, o\, (W_L \cdots W_2)^\top Y^\top X/n$ with $o = \gamma \prod_l m_l$:
-    a matrix of the task's rank, which from then on outweighs the start. That is the order of the time in which the
-    first layer aligns (eq. 41, corrected: the factor s is lost in print): $\sigma^{-(L-2)}/s$ for weights of scale
-    sigma, as that of the loss, `js.theory.escape_time`; for two layers 1/s, at any sigma. A scale, not a half time: the
-    layers above grow meanwhile.
+    a matrix of the task's rank, which from then on outweighs the start. This is the order of the time in which the
+    first layer aligns (eq. 41, corrected: the printed equation lacks the factor s). For weights of scale sigma it is
+    $\sigma^{-(L-2)}/s$, like the escape time of the loss, `js.theory.escape_time`; for two layers it is 1/s at any
+    sigma. It is a scale, not a half time: the layers above grow meanwhile.
 
     Raises:
-        NotApplicable: not a linear network of two or more layers, with MSE loss.
+        NotApplicable: the problem is not a linear network of two or more layers with MSE loss.
 
     Example:
         >>> def time(sigma):
@@ -44,7 +44,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
     outer = net.scaling.gamma
     for index in range(len(net.weights)):
         outer = outer * net.scaling.multiplier[index]
-    # (W_L ... W_2)^T Y^T X/n, from the last layer down: a product with each matrix, and none of two of them.
+    # (W_L ... W_2)^T Y^T X/n, from the last layer down: weight matrices are never multiplied with each other.
     pull = problem.y.T @ problem.x / len(problem.x)
     for w in reversed(above):
         pull = w.T @ pull
@@ -53,7 +53,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
 
 
 class PhaseTimes(NamedTuple):
-    """The times at which the slowest mode has aligned, and at which the first is learned.
+    """The times at which the slowest mode has aligned, and at which the first mode is learned.
 
     Attributes:
         alignment: 1/s_min.
@@ -65,15 +65,15 @@ class PhaseTimes(NamedTuple):
 
     @property
     def ratio(self) -> Float[Array, ""]:
-        """alignment/learning: silent alignment needs it far below 1."""
+        """alignment/learning: silent alignment needs this to be far below 1."""
         return self.alignment / self.learning
 
 
 def phase_times(s: Float[ArrayLike, " modes"], *, start: Float[ArrayLike, ""]) -> PhaseTimes:
-    r"""The times that tell if two linear layers with several outputs align silently: all modes before any is learned.
+    r"""The times that decide if two linear layers with several outputs align silently: all modes before any is learned.
 
-    The condition $1/s_{min} \ll \ln(s_{max}/c_0)/(2 s_{max})$ (section 4.2, corrected: the printed time of learning is
-    twice that), at unit rates and whitened inputs. For deeper networks both times scale alike, see
+    The condition is $1/s_{min} \ll \ln(s_{max}/c_0)/(2 s_{max})$ (section 4.2, corrected: the printed learning time is
+    twice that), at unit rates and on whitened inputs. For deeper networks both times scale alike; see
     `js.theory.alignment_time`.
 
     Arguments:

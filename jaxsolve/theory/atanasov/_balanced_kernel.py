@@ -1,7 +1,7 @@
-r"""The tangent kernel of a balanced deep linear network with one output: a multiple of the inputs' and a spike.
+r"""The tangent kernel of a balanced deep linear network with one output: a multiple of the input kernel plus a spike.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", section 4 and
-appendix D. Networks of small start are balanced up to O(sigma^2): $W_l = v \sqrt{\eta_l}\, r_{l+1} r_l^\top$ with
+appendix D. Networks with a small start are balanced up to O(sigma^2): $W_l = v \sqrt{\eta_l}\, r_{l+1} r_l^\top$ with
 $f(x) = c\, r_1 \cdot x$ and $c = v^L \sqrt{\prod_l \eta_l}$.
 
 In these functions W_l and eta_l stand for m_l W_l and m_l^2 eta_l. An output scale gamma multiplies f by gamma and
@@ -23,7 +23,7 @@ class SpikedKernel(NamedTuple):
 
     isotropic: Float[Array, "..."]
     spike: Float[Array, "..."]
-    ratio: Float[Array, "..."]  # spike/isotropic: A/B of eqs. (10) and (37), the same where both under- or overflow
+    ratio: Float[Array, "..."]  # spike/isotropic, A/B of eqs. (10) and (37); correct even if both overflow or underflow
 
     def matrix(self, direction: Float[Array, " in"]) -> Float[Array, "in in"]:
         """isotropic I + spike r r^T for one kernel and the unit vector r."""
@@ -38,7 +38,7 @@ class SpikedKernel(NamedTuple):
         Raises:
             ValueError, TypeError: rank is not an integer >= 1.
         """
-        # In units of the isotropic part B, in which A + B is 1 + A/B: the kernel's scale drops out.
+        # In units of the isotropic part B, where A + B is 1 + A/B: the scale of the kernel drops out.
         top = 1 + self.ratio
         return top / safe_hypot(top, jnp.full_like(top, (require_size(rank, "rank") - 1) ** 0.5))
 
@@ -46,15 +46,15 @@ class SpikedKernel(NamedTuple):
 def spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]) -> SpikedKernel:
     """The eta-weighted NTK, which drives f, of a balanced network at f(x) = c r . x (eq. 35, with rates).
 
-    c^{2 - 2/L} (prod_l eta_l)^{1/L} [I + (L - 1) r r^T]: its spike depends on depth only, not on the rates. At
+    c^{2 - 2/L} (prod_l eta_l)^{1/L} [I + (L - 1) r r^T]: its spike depends only on the depth, not on the rates. At
     c = s this is the kernel after training (eq. 42, corrected: the printed scale s^{2L - 2} should be s^{2 - 2/L}).
 
     Arguments:
-        c: the mode's strength >= 0, any shape.
+        c: the strength of the mode, >= 0, any shape.
         eta: the rates of all L >= 2 weight matrices, from the input; > 0.
 
     Returns:
-        The numbers `isotropic`, `spike` and their `ratio`; `matrix(r)` and `alignment(rank)` follow from them.
+        The numbers `isotropic`, `spike` and their `ratio`, with the methods `matrix(r)` and `alignment(rank)`.
 
     Example:
         >>> kernel = js.theory.spiked_kernel(8.0, eta=jnp.ones(3))  # after training, for a target of size 8
@@ -73,8 +73,8 @@ def spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]
 def plain_spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]) -> SpikedKernel:
     """The plain NTK (eta = 1 at every matrix) of the same network (eqs. 10, 34 to 36 and 42, corrected).
 
-    Every matrix adds 1/eta_l of its part in the eta-weighted kernel, so that A/B = sum_{l>=2} eta_1/eta_l: a faster
-    first layer gives a stronger spike here (eq. 37), though not in the kernel that drives f.
+    Every matrix contributes 1/eta_l times its part of the eta-weighted kernel, so A/B = sum_{l>=2} eta_1/eta_l: a
+    faster first layer gives a stronger spike here (eq. 37), but not in the kernel that drives f.
 
     Arguments and errors: as for `js.theory.spiked_kernel`.
 
@@ -92,7 +92,7 @@ def plain_spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matr
 def read_mode(
     c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]
 ) -> tuple[Float[Array, "..."], Float[Array, " matrices"]]:
-    """A mode's strength and the rates as arrays of one dtype; raises ValueError where they cannot be."""
+    """A mode's strength and the rates as arrays of one dtype; raises ValueError if they are not valid."""
     c = jnp.asarray(c)
     c = c.astype(jnp.result_type(c, float))
     known = concrete(c)
@@ -102,7 +102,7 @@ def read_mode(
 
 
 def read_rates(eta: Any, dtype: Any) -> Float[Array, " matrices"]:
-    """The rates of all weight matrices as an array; raises ValueError if they cannot be that."""
+    """The rates of all weight matrices as an array; raises ValueError if they are not valid."""
     rates = jnp.asarray(eta, dtype)
     if rates.ndim != 1 or rates.shape[0] < 2:
         raise ValueError(f"eta must hold one rate for each of at least two weight matrices, got {describe(eta)}")

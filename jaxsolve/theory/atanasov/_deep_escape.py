@@ -1,11 +1,11 @@
-r"""The escape of a deep linear network from a small start: the early law of its mode, and when it ends.
+r"""The escape of a deep linear network from a small start: the early growth of its mode, and when it ends.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", section 4.1.1 and
 appendix D.1. A balanced mode c of L matrices obeys $\dot c = L\, \bar\eta\, c^{2-2/L} (s - c)$ with the geometric mean
-$\bar\eta$ of the rates (eq. 39, corrected: the factor L is lost in print). While c is small, s - c is s.
+$\bar\eta$ of the rates (eq. 39, corrected: the printed equation lacks the factor L). While c is small, s - c is s.
 
-As in `_balanced_kernel` W_l and eta_l stand for m_l W_l and m_l^2 eta_l, and s for s/gamma at t gamma^2. Inputs are
-whitened with second moment 1.
+As in `_balanced_kernel`, W_l and eta_l stand for m_l W_l and m_l^2 eta_l; with an output scale, s and t stand for
+s/gamma and t gamma^2. Inputs are whitened with second moment 1.
 """
 
 from typing import Any
@@ -29,13 +29,13 @@ def early_mode(
 ) -> Float[Array, "..."]:
     r"""The mode at time t while it is small: $c(t) = [c_0^{-(L-2)/L} - (L-2) s \bar\eta t]^{-L/(L-2)}$.
 
-    (Eq. 40, corrected: the printed s t is divided by L.) For L = 2 its limit $c_0 e^{2 s \bar\eta t}$. The error is of
-    the size of c/s relative to the mode. Infinite from `escape_time` on if L > 2; the mode itself saturates there.
+    (Eq. 40, corrected: the printed s t is divided by L.) For L = 2 its limit is $c_0 e^{2 s \bar\eta t}$. The relative
+    error is of size c/s. For L > 2 it is infinite from `escape_time` on, where the mode itself saturates.
 
     Arguments:
         t: gradient-flow time >= 0.
         start: c_0 > 0, of the order sigma^L.
-        s: the target's strength > 0 in this mode.
+        s: the target's strength in this mode, > 0.
         eta: the rates of all L >= 2 weight matrices, from the input; > 0.
 
     Example:
@@ -53,7 +53,7 @@ def early_mode(
         return start * jnp.exp(safe_product(2 * s * mean_rate(eta), t))
     gone = safe_product(excess * s * mean_rate(eta) * start ** (excess / matrices), t)
     escaped = gone >= 1
-    # c = c_0 (1 - gone)^(-L/(L - 2)), by a logarithm that keeps the digits of a small `gone`.
+    # c = c_0 (1 - gone)^(-L/(L - 2)), through a logarithm that keeps the digits of a small `gone`.
     left = jnp.log1p(-jnp.where(escaped, 0, gone))
     return jnp.where(escaped, jnp.inf, start * jnp.exp(-(matrices / excess) * left))
 
@@ -66,8 +66,8 @@ def escape_time(
     L = 2: $\ln(s/c_0)/(2 s \bar\eta)$ (section 3.1.2, corrected: the printed time is twice that).
     L > 2: $c_0^{-(L-2)/L}/((L-2) s \bar\eta)$, that is $\sigma^{-(L-2)}/((L-2) s)$ for c_0 = sigma^L at unit rates
     (section 4.1.1 and appendix D.1, corrected: printed with a factor L, and once with the wrong sign of the exponent).
-    The half time itself differs by a share of the order (c_0/s)^{(L-2)/L}; (c_0/s)/ln(s/c_0) for L = 2. For
-    c_0 <= s/1000 it is smaller up to L = 5, and larger from L = 6 on: there the mode is slow once more as it saturates.
+    The half time itself differs by a fraction of order (c_0/s)^{(L-2)/L}, or (c_0/s)/ln(s/c_0) for L = 2. For
+    c_0 <= s/1000 it is shorter up to L = 5 and longer from L = 6 on, where the mode slows down again as it saturates.
 
     Arguments and errors: as for `js.theory.early_mode`; start must be below s. For the exact half-loss times of a given
     network see `js.theory.DeepBalanced`.

@@ -17,13 +17,13 @@ from ..._numerics import nonzero
 
 
 class Generalization(NamedTuple):
-    """The average over training sets of the error of kernel regression.
+    """The error of kernel regression, averaged over training sets.
 
     Attributes:
         error: E_g = <(f(x) - y(x))^2> over fresh inputs and training sets (twice the MSE loss of this library).
-        modes: what each mode contributes to it.
+        modes: the contribution of each mode to the error.
         kappa: the effective ridge.
-        gamma: in [0, 1]; 1/(1 - gamma) is by how much the modes' errors are amplified. 1 is the interpolation peak.
+        gamma: in [0, 1]; the modes' errors are amplified by 1/(1 - gamma). At 1 is the interpolation peak.
     """
 
     error: Float[Array, ""]
@@ -48,17 +48,17 @@ def kernel_regression_error(
       \kappa = \text{ridge} + \kappa \sum_k \frac{\lambda_k}{\lambda_k P + \kappa}, \quad
       \gamma = P \sum_k \frac{\lambda_k^2}{(\lambda_k P + \kappa)^2}.$$
 
-    Asymptotically exact for many modes and samples whose eigenfunctions act like independent Gaussians; good to a few
-    percent from some tens of modes on. Without ridge, P >= the number of modes with lambda > 0 gives kappa = 0: those
-    modes are learned exactly, and only what lies outside them remains, amplified. P equal to that number is the
-    interpolation peak: there the error is infinite if the target has such a part.
+    Asymptotically exact for many modes and samples whose eigenfunctions act like independent Gaussians; accurate to a
+    few percent from some tens of modes on. Without ridge, P >= the number of modes with lambda > 0 gives kappa = 0:
+    those modes are learned exactly, and only the part of the target outside them remains, amplified. P equal to that
+    number is the interpolation peak, where the error is infinite if the target has such a part.
 
-    A part of the target that the kernel cannot express is a mode with eigenvalue 0. So is noise on the labels, with the
-    standard deviation of the noise as its coefficient (the error then includes the noise of test labels).
+    A part of the target that the kernel cannot express is a mode with eigenvalue 0. So is label noise, with its
+    standard deviation as the coefficient (the error then includes the noise of the test labels).
     Differentiable in all arguments.
 
     Arguments:
-        eigenvalues: lambda_k >= 0, shape (modes,), in any order. Set those of the size of rounding to 0.
+        eigenvalues: lambda_k >= 0, shape (modes,), in any order. Set those at the level of rounding to 0.
         coefficients: <y phi_k>, shape (modes,).
         samples: P >= 0.
         ridge: >= 0, added to the diagonal of the P x P kernel matrix (which is not divided by P).
@@ -80,7 +80,7 @@ def kernel_regression_error(
           year={2020}}
 
     Raises:
-        ValueError: an argument is negative or not finite, the shapes differ or there is no mode.
+        ValueError: an argument is negative or not finite, the shapes differ or there are no modes.
     """
     require_not_negative(eigenvalues, "eigenvalues")
     require_finite(coefficients, "coefficients")
@@ -98,7 +98,7 @@ def kernel_regression_error(
 
     positive = lam > 0
     rank = jnp.sum(positive).astype(dtype)
-    # Without ridge, with a sample for each mode: kappa = 0, and to first order ridge/free.
+    # Without ridge and with at least one sample per mode, kappa = 0, and to first order ridge/free.
     learned = (ridge == 0) & (P >= rank)
     free = (P - rank) / nonzero(P)
     kappa = jnp.where(
@@ -127,7 +127,7 @@ def transfer_error(
     alignment: Real[ArrayLike, ""],
     ridge: Real[ArrayLike, ""] = 0.0,
 ) -> Generalization:
-    r"""The error on a new linear task, learned with the kernel that a linear network found on an old one.
+    r"""The error on a new linear task, learned with the kernel that a linear network acquired on an old task.
 
     The kernel is $K = x^T [A \beta\beta^T + I] x'$ with the unit vector $\beta$ of the old task, inputs are
     $x \sim N(0, I)$, and the new task is $y = [\alpha \beta + \sqrt{1 - \alpha^2}\, w_\perp] \cdot x$ with a unit
@@ -139,12 +139,12 @@ def transfer_error(
     Arguments:
         dimension: D >= 2.
         samples: P >= 0, of the new task.
-        feature: A >= 0, how far the old task is written into the kernel; 0 is the isotropic kernel.
+        feature: A >= 0, the strength of the old task in the kernel; 0 is the isotropic kernel.
         alignment: alpha in [-1, 1], the cosine between the tasks.
         ridge: as in `js.theory.kernel_regression_error`.
 
     Returns:
-        As `js.theory.kernel_regression_error`; the modes in the order above.
+        As for `js.theory.kernel_regression_error`, with the modes in the order above.
 
     Example:
         >>> for feature in (0.0, 10.0):  # without and with what an earlier, similar task has taught the kernel
@@ -155,7 +155,7 @@ def transfer_error(
 
     Raises:
         TypeError: dimension is not an integer.
-        ValueError: an argument is outside of its range.
+        ValueError: an argument is out of range.
     """
     dimension = require_size(dimension, "dimension")
     if dimension < 2:
@@ -177,7 +177,7 @@ def transfer_error(
 
 
 def _excess(log_kappa: Array, args: tuple[Array, Array, Array]) -> Array:
-    """By how much the equation of the effective ridge is missed. Optimistix knows a program by this very function."""
+    """The residual of the effective ridge's equation. Not a closure: Optimistix caches programs by their function."""
     lam, P, ridge = args
     kappa, positive = jnp.exp(log_kappa), lam > 0
     rank = jnp.sum(positive).astype(lam.dtype)
@@ -190,7 +190,7 @@ def _excess(log_kappa: Array, args: tuple[Array, Array, Array]) -> Array:
 def _effective_ridge(lam: Array, P: Array, ridge: Array, learned: Array) -> Float[Array, ""]:
     """The root of 1 = ridge/kappa + sum_k lambda_k/(lambda_k P + kappa), whose right-hand side falls with kappa.
 
-    In units of the largest of ridge and eigenvalues, and over log kappa: kappa may be smaller by hundreds of decades.
+    Solved in units of the largest of ridge and eigenvalues and in log kappa, which may span hundreds of decades.
     """
     unit = jax.lax.stop_gradient(nonzero(jnp.maximum(ridge, jnp.max(lam))))
     # Where kappa is known to be 0, any equation with a root will do.

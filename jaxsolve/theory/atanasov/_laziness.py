@@ -1,4 +1,4 @@
-r"""The speed at which the features of a network change at a point, compared with that of its loss.
+r"""The rate at which the features of a network change at a point, compared with that of its loss.
 
 Chizat et al., "On lazy training in differentiable programming"; Atanasov, Bordelon and Pehlevan, "Neural networks as
 kernel learners: the silent alignment effect", equation (11) and appendix H.
@@ -20,11 +20,11 @@ class Laziness(NamedTuple):
     r"""Two rates at one point of gradient flow, per unit of gradient-flow time, and their ratio.
 
     Attributes:
-        features: $|\frac{d}{dt} \nabla f|/|\nabla f|$, how fast the features change; 0 where they vanish.
-        loss: $|\frac{d}{dt} L|/L$, how fast the loss falls; 0 where it is zero.
-        ratio: features/loss. Far below 1 is lazy: the loss falls before the features have changed. Far above 1 the
-            features, and with them the kernel, change first: needed for silent alignment, but not enough. 0 at zero
-            loss, inf where all features vanish, which is the limit of small weights.
+        features: $|\frac{d}{dt} \nabla f|/|\nabla f|$, the relative rate of the features; 0 where they vanish.
+        loss: $|\frac{d}{dt} L|/L$, the relative rate of the loss; 0 where it is zero.
+        ratio: features/loss. Far below 1 is lazy: the loss falls before the features have changed. Far above 1, the
+            features, and with them the kernel, change first: necessary for silent alignment, but not sufficient. 0 at
+            zero loss, inf where all features vanish, the limit of small weights.
     """
 
     features: Float[Array, ""]
@@ -37,14 +37,14 @@ def laziness(problem: Problem, params: PyTree = None) -> Laziness:
 
     The features are $\sqrt{\eta_l}\, \partial f_c(x_i)/\partial\theta_l$, whose inner products are the kernel that
     drives f; their norm runs over training samples, outputs and parameters. The ratio is the same for all networks
-    that the abc symmetry of `nets.Scaling` relates, and in every unit of time and loss. In a network homogeneous of
-    degree L in its weights (L weight matrices, relu or linear) it grows like $\sigma^{-L}$ for small weights.
+    related by the abc symmetry of `nets.Scaling`, and in all units of time and loss. In a network that is homogeneous
+    of degree L in its weights (L weight matrices, relu or linear), it grows like $\sigma^{-L}$ for small weights.
 
     Costs the Jacobian of one sample at a time and its directional derivative.
 
     Arguments:
         problem: a problem; its outputs are centered if the problem is.
-        params: the parameters at which to measure; None takes the start.
+        params: the parameters at which to measure; None means the start.
 
     Returns:
         The rates `features` and `loss`, per unit of gradient-flow time, and their `ratio`: far below 1 is lazy.
@@ -89,15 +89,15 @@ def _laziness(problem: Problem, params: PyTree) -> Laziness:
 
 
 def curvature_ratio(problem: Problem, params: PyTree = None) -> Float[Array, ""]:
-    r"""The estimate of the laziness ratio by norms alone, $|\nabla^2 f|\, L/(|\nabla f|^2\, |\partial L/\partial f|)$.
+    r"""An estimate of the laziness ratio from norms alone, $|\nabla^2 f|\, L/(|\nabla f|^2\, |\partial L/\partial f|)$.
 
     Atanasov et al., equations (11) and (62), corrected: eq. 11 has the loss L in the denominator; both lack
     $1/|\partial L/\partial f|$, without which the ratio depends on the units of f. For MSE it is the criterion of
     Chizat et al., $|f - y|\, |\nabla^2 f|/(2 |\nabla f|^2)$. Norms are those of `js.theory.laziness`, with
-    $\sqrt{\eta\eta'}$ for second derivatives. It differs from the ratio by how gradients of samples and Hessian are
-    aligned; the order $\sigma^{-L}$ for small weights is the same.
+    $\sqrt{\eta\eta'}$ for second derivatives. How the gradients of samples align with the Hessian makes it differ from
+    the ratio; the order $\sigma^{-L}$ for small weights is the same.
 
-    Costs as many products with the Hessian of every output as there are parameters: for small networks.
+    For small networks: for each output, it costs one product with the Hessian per parameter.
 
     Arguments:
         problem, params: as for `js.theory.laziness`.
@@ -120,7 +120,7 @@ def _curvature_ratio(problem: Problem, params: PyTree) -> Float[Array, ""]:
     loss = problem.objective(params)
     by_output = problem.loss.gradient(problem.outputs(params), problem.y)
     flat, unravel = ravel_pytree(params)
-    # In parameters divided by the root of their rate all rates are 1.
+    # With parameters divided by the root of their rate, all rates are 1.
     root = ravel_pytree(jax.tree.map(lambda p, eta: jnp.sqrt(eta) * jnp.ones_like(p), params, problem.eta))[0]
 
     def of_sample(x):
@@ -140,7 +140,7 @@ def _curvature_ratio(problem: Problem, params: PyTree) -> Float[Array, ""]:
 
 
 def _point(problem: Problem, params: PyTree) -> PyTree:
-    """The parameters at which to measure. Raises TypeError for what is no problem."""
+    """The parameters at which to measure. Raises TypeError if `problem` is not a problem."""
     require_problem(problem)
     return problem.params if params is None else params
 

@@ -1,4 +1,4 @@
-r"""The first phase of a two-layer linear network from a small start: its weights turn before its output moves.
+r"""The first phase of a two-layer linear network from a small start: its weights rotate before its output moves.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", appendices B.1 and
 B.2. While the output is small, $\dot a = W g$ and $\dot W = a g^\top$ with the constant $g = o\, X^\top Y/n$: a
@@ -19,15 +19,15 @@ from ..xu_ziyin._reduced_line import rotate
 
 
 SMALL = 0.01
-"""The largest size (see `small_start`) of a start that counts as small: it makes errors of about one percent."""
+"""The largest size (see `small_start`) of a start that counts as small: it causes errors of about one percent."""
 
 
 class EarlyGrowth(NamedTuple):
-    """The direction that grows from a small start, and how fast.
+    """The direction that grows from a small start, and its growth rate.
 
     Attributes:
-        direction: the unit vector towards which the first layer and the kernel turn; zero without a target.
-        rate: |g|: the layers grow as exp(rate t), the kernel as exp(2 rate t). Per gradient-flow time.
+        direction: the unit vector towards which the first layer and the kernel rotate; zero without a target.
+        rate: |g|. The layers grow as exp(rate t), the kernel as exp(2 rate t), with t in gradient-flow time.
     """
 
     direction: Float[Array, " in"]
@@ -40,9 +40,9 @@ class PhaseOne(AbstractLinearForm):
     With V = W/sqrt(eta), o = gamma m_1 m_2 sqrt(eta_1 eta_2), g = o X^T Y/n and w = V_1 g/|g|:
     a(t) = a cosh(|g| t) + w sinh(|g| t), V_1(t) = V_1 + [a sinh(|g| t) + w (cosh(|g| t) - 1)] g^T/|g|.
 
-    Truncated terms are of the size of o^2 lambda_max(X^T X/n) |V(t)|^2/|g| relative to the weights: good until the
-    output is no longer small, at about log(1/sigma^2)/(2 |g|). The formula goes on growing after that, the network does
-    not: `js.theory.SilentAlignment` covers the whole of training on whitened inputs.
+    Truncated terms, relative to the weights, are of size o^2 lambda_max(X^T X/n) |V(t)|^2/|g|: the formula is accurate
+    until the output is no longer small, at about log(1/sigma^2)/(2 |g|). After that the formula keeps growing and the
+    network does not: `js.theory.SilentAlignment` covers the whole of training on whitened inputs.
     Asymptotic: `js.exact` never returns it. Provides parameters, outputs and NTK.
 
     Example:
@@ -88,7 +88,7 @@ class PhaseOne(AbstractLinearForm):
         t = flow_time(t, a.dtype)
         start = first @ direction
         a, w = rotate(a, start, safe_product(rate, t))
-        # Only the part along the direction turns; the rest of V_1 stays.
+        # Only the part along the direction rotates; the rest of V_1 is constant.
         layers = (first + (w - start)[:, None] * direction[None, :], a[None, :])
         return View(problem, t, flow.params(problem, layers))
 
@@ -100,8 +100,8 @@ class PhaseOne(AbstractLinearForm):
 def small_start(problem: Problem, flow: LinearFlow) -> Assumption:
     """The assumption of a small start: size/(1 + size) with size = o^2 (lambda_max(X^T X/n) |a|^2 + |V_1 X^T|^2/n)/|g|.
 
-    That bounds what the flow of the start leaves out of each layer's velocity, over |g| times the other layer. Norms
-    are those of operators. With whitened inputs it is (|a|^2 + |V_1|^2)/s, V_1 within the row space.
+    It bounds what the early flow omits from each layer's velocity, relative to |g| times the other layer. Norms are
+    operator norms. With whitened inputs it is (|a|^2 + |V_1|^2)/s, with V_1 within the row space.
     """
     n = problem.x.shape[0]
     first, a = flow.layers[0], flow.layers[1][0]
@@ -120,16 +120,16 @@ def early_overlaps(
     a: Float[ArrayLike, ""],
     b: Float[ArrayLike, ""],
 ) -> Float[Array, " 5"]:
-    r"""The five overlaps of the early flow on unwhitened inputs (eqs. 22 to 24), solved.
+    r"""The five overlaps of the early flow on unwhitened inputs (eqs. 22 to 24), in closed form.
 
     $r = (\beta^\top W^\top a,\ |a|^2,\ \beta^\top W^\top W \Sigma\beta,\ \beta^\top\Sigma W^\top a,\
     \beta^\top\Sigma W^\top W\Sigma\beta)$ obeys $\dot r = s M r$ with the eigenvalues $0, \pm\sqrt b, \pm 2\sqrt b$ of
-    the matrix M of eq. (23). At unit rates and gamma = 1; f(x) = a^T W x, targets s beta^T x.
+    the matrix M of eq. (23). Rates and gamma are 1; f(x) = a^T W x, and targets are s beta^T x.
 
     Arguments:
         start: r at t = 0.
         t: gradient-flow time >= 0.
-        s: size of the target.
+        s: the size of the target.
         a: beta^T Sigma beta.
         b: beta^T Sigma^2 beta > 0.
 
@@ -140,7 +140,7 @@ def early_overlaps(
         3.627 3.762 3.762 3.627 3.762
 
     Raises:
-        ValueError: t is negative, or b not positive.
+        ValueError: t is negative, or b is not positive.
     """
     dtype = jnp.result_type(jnp.asarray(start), float)
     r1, r2, r3, r4, r5 = jnp.asarray(start, dtype)
@@ -151,8 +151,8 @@ def early_overlaps(
     # In terms of w = W Sigma beta/sqrt(b) and the part z of W beta that does not grow, z = W beta - (a/sqrt(b)) w.
     ww, aw, share = r5 / b, r4 / root, a / root
     z_a, z_w = r1 - share * aw, r3 / root - share * ww
-    # (|a|^2 + |w|^2)/2 and a.w turn by twice the angle, (z.a, z.w) by once; |a|^2 - |w|^2 stays. Only what they gain
-    # is added, so that a small overlap beside a large one keeps its digits.
+    # (|a|^2 + |w|^2)/2 and a.w rotate by twice the angle, (z.a, z.w) by the angle; |a|^2 - |w|^2 is constant. Only the
+    # gains are added, so that a small overlap next to a large one keeps its digits.
     mean, aw = _gain((r2 + ww) / 2, aw, 2 * angle)
     z_a, z_w = _gain(z_a, z_w, angle)
     gains = jnp.stack([z_a + share * aw, mean, root * (z_w + share * mean), root * aw, b * mean])
@@ -160,7 +160,7 @@ def early_overlaps(
 
 
 def _gain(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
-    """The amounts that `rotate` adds to a and b."""
+    """The changes that `rotate` makes to a and b."""
     near = jnp.abs(s) < 1
     small = jnp.where(near, s, 0)
     # cosh s - 1 = 2 sinh(s/2)^2: for small s the difference itself would lose its digits.
@@ -170,7 +170,7 @@ def _gain(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
 
 
 def _growth(flow: LinearFlow) -> EarlyGrowth:
-    # speed * target = o X^T Y/n, whatever the inputs' second moment.
+    # speed * target = o X^T Y/n, for inputs of any second moment.
     pull = flow.target[0]
     length = safe_sqrt(jnp.sum(pull**2))
     return EarlyGrowth(pull / nonzero(length), flow.speed * length)

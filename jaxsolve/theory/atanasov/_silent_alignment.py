@@ -1,8 +1,8 @@
 r"""Two-layer linear networks from a small start, over the whole of training: silent alignment.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", section 3 and
-appendix B. In the units of `_linear_flow`, with the target $s \beta^\top$ and $w = V_1 \beta$, the pair $(a, w)$ turns
-as in Theorem 1 of Xu & Liu Ziyin with k = 1, y = s, P = q + r, Q = q - r at the start.
+appendix B. In the units of `_linear_flow`, with the target $s \beta^\top$ and $w = V_1 \beta$, the pair $(a, w)$
+rotates as in Theorem 1 of Xu & Liu Ziyin with k = 1, y = s, P = q + r, Q = q - r at the start.
 """
 
 from typing import ClassVar, NamedTuple
@@ -31,11 +31,11 @@ OPPOSED = 0.99
 
 
 class Overlaps(NamedTuple):
-    """The overlaps of both layers with the target, in the units of the flow (rates and multipliers taken out).
+    """The overlaps of both layers with the target, in natural units (rates and multipliers divided out).
 
     Attributes:
         q: (|a|^2 + |V_1 beta|^2)/2, half of the kernel in the direction of the target.
-        r: a^T V_1 beta, the network in the direction of the target; s at the end.
+        r: a^T V_1 beta, the network in the direction of the target; converges to s.
     """
 
     q: Float[Array, "..."]
@@ -43,7 +43,7 @@ class Overlaps(NamedTuple):
 
 
 class SilentAlignment(AbstractLinearForm):
-    r"""Gradient flow of a two-layer linear network with one output from a small start on whitened inputs.
+    r"""The gradient flow of a two-layer linear network with one output from a small start on whitened inputs.
 
     Covers alignment (eqs. 6 and 16 to 19, corrected) and spectral learning (eqs. 26 to 28, corrected) in one formula.
     With V = W/sqrt(eta), $\theta(t) = \ln\xi(t)$, $B = a \sinh\theta + w (\cosh\theta - 1)$ and $p = a + w$,
@@ -51,14 +51,14 @@ class SilentAlignment(AbstractLinearForm):
     $a(t) = a \cosh\theta + w \sinh\theta$,
     $V_1(t) = V_1 + B \beta^\top - \Big(1 - \sqrt{\tfrac{s - r(t)}{s - r(0)}}\Big) \hat p \hat p^\top V_\perp$,
 
-    $V_\perp$ being the part of V_1 in the row space of the inputs and orthogonal to $\beta$. The last term is not in
-    the paper: it is what the network unlearns of other directions while it fits. With it outputs are right to
-    O(sigma^2 log(1/sigma)), without it to O(sigma) only; q and r are right to the former order either way.
+    where $V_\perp$ is the part of V_1 in the row space of the inputs and orthogonal to $\beta$. The last term is not in
+    the paper: it is what the network unlearns in other directions while it fits. With it, outputs are accurate to
+    O(sigma^2 log(1/sigma)), without it only to O(sigma); q and r are accurate to the former order either way.
 
-    Errors are of the order of the size of the start, (|a|^2 + |V_1|^2)/s, that `check` reports; 0.01 is the largest it
-    accepts. Relative to the largest value, up to 1.5 times that size was measured for outputs and kernel (0.1 to 0.6
-    times in most starts) and up to 3.1 times for the weights: measurements, not bounds. Inputs must be whitened on
-    their row space, at any number of samples. Widths, positive rates, multipliers and gamma are free.
+    Errors are of the order of the start's size, (|a|^2 + |V_1|^2)/s, which `check` reports; it accepts at most 0.01.
+    Relative to the largest value, measured errors were up to 1.5 times that size for outputs and kernel (0.1 to 0.6
+    times for most starts) and up to 3.1 times for the weights: measurements, not bounds. Inputs must be whitened on
+    their row space, with any number of samples. Widths, positive rates, multipliers and gamma are free.
     Asymptotic: `js.exact` never returns it. Provides parameters, outputs, NTK at any t in [0, inf].
 
     Example:
@@ -93,7 +93,7 @@ class SilentAlignment(AbstractLinearForm):
         ]
 
     def reduce(self, problem: Problem) -> ReducedLine:
-        """The flow along the target in six numbers, at gradient-flow times: f is k r, its target k s.
+        """The flow along the target in six numbers, in gradient-flow time: f is k r, and its target is k s.
 
         Raises:
             NotApplicable: the problem is of another kind.
@@ -104,7 +104,7 @@ class SilentAlignment(AbstractLinearForm):
         r"""q(t) and r(t) for t in [0, inf].
 
         $r, q = s\,\frac{(q_0 + r_0) e^{2sT} \mp (q_0 - r_0) e^{-2sT}}{(q_0 + r_0)(e^{2sT} - 1) + 2s}$ up to
-        O(sigma^2) (eqs. 27 and 28, corrected: the printed pair holds for r_0 = 0 only); T is time in the flow's units.
+        O(sigma^2) (eqs. 27 and 28, corrected: the printed pair holds only for r_0 = 0); T is time in natural units.
 
         Raises:
             NotApplicable: the problem is of another kind.
@@ -116,7 +116,7 @@ class SilentAlignment(AbstractLinearForm):
     def kernel_matrix(self, problem: Problem, t: Float[Array, ""]) -> Float[Array, "in in"]:
         """M(t) of the eta-weighted NTK x^T M x' (eqs. 5, 7, 19, corrected): o^2 (V_1^T V_1 + |a|^2 I).
 
-        From q_0 = O(sigma^2) it turns to o^2 s (beta beta^T + I) while small, then grows in scale (eq. 8).
+        From q_0 = O(sigma^2) it turns to the shape beta beta^T + I, then grows to o^2 s (beta beta^T + I) (eq. 8).
 
         Raises:
             NotApplicable: the problem is of another kind.
@@ -147,7 +147,7 @@ class _LayerPath(NamedTuple):
         a, w = rotate(a, self.w, self.line.log_xi(t))
         p = self.flow.layers[1][0] + self.w
         p = p / nonzero(safe_sqrt(jnp.sum(p**2)))
-        # p^T V_perp: what lies along beta is taken out.
+        # p^T V_perp: the part along beta is removed.
         across = p @ self.flow.project(first) - (p @ self.w) * self.beta
         start = self.line.residual(jnp.zeros_like(t))
         unlearnt = 1 - safe_sqrt(self.line.residual(t) / nonzero(start))
@@ -159,7 +159,7 @@ def _path(flow: LinearFlow) -> _LayerPath:
     s = safe_sqrt(jnp.sum(flow.target**2))
     beta = flow.target[0] / nonzero(s)
     w = flow.layers[0] @ beta
-    # dT/dt goes into k: k (y - k a.w) with y = k s.
+    # dT/dt is absorbed in k: k (y - k a.w) with y = k s.
     k = safe_sqrt(flow.speed)
     return _LayerPath(flow, ReducedLine.from_layers(flow.layers[1][0], w, k, k * s), beta, w)
 
@@ -180,11 +180,11 @@ class StartOverlaps(NamedTuple):
 def start_overlaps(
     width: int, *, sigma_u: float = 1.0, sigma_w: float = 1.0, eta_u: float = 1.0, eta_w: float = 1.0
 ) -> StartOverlaps:
-    """The statistics of `Overlaps` at a start with u_i ~ N(0, sigma_u^2), w_ij ~ N(0, sigma_w^2) (eq. 17).
+    """The statistics of `Overlaps` for a start with u_i ~ N(0, sigma_u^2), w_ij ~ N(0, sigma_w^2) (eq. 17).
 
     With S = sigma^2/eta of each layer: q_mean = h (S_u + S_w)/2, q_std = sqrt(h (S_u^2 + S_w^2)/2),
     r_std = sqrt(h S_u S_w) at width h. The paper has S_u = sigma^2/h, S_w = sigma^2/d and no q_std. The ratio
-    r_std/q_mean = 2/(sqrt(d) (1 + h/d)) then tells when r_0 may be neglected against q_0: at h = 10, d = 25 it is 0.29.
+    r_std/q_mean = 2/(sqrt(d) (1 + h/d)) shows if r_0 is negligible compared with q_0: at h = 10, d = 25 it is 0.29.
 
     Returns:
         `q_mean`, `q_std` and `r_std`; the mean of r is 0.
@@ -197,7 +197,7 @@ def start_overlaps(
     Arguments:
         width: number of hidden units h.
         sigma_u, eta_u: initial standard deviation and rate of the last layer; rates are > 0.
-        sigma_w, eta_w: of the first layer.
+        sigma_w, eta_w: the same for the first layer.
 
     Raises:
         ValueError: a sigma or rate is negative or not finite, a rate is zero, or width < 1.

@@ -27,17 +27,17 @@ from ._reduced_line import ReducedLine, rotate
 
 
 class DecoupledModes(AbstractLinearForm):
-    r"""The exact gradient flow of a two-layer linear network under MSE that learns one mode beside the other.
+    r"""The exact gradient flow of a two-layer linear network under MSE that learns its modes independently.
 
     With singular vectors $u_k, v_k$ common to the target and to $V_2 V_1$ at the start, mode k has the hidden
     vectors $a_k = V_2^\top u_k$ and $b_k = V_1 v_k$. If those of different modes are orthogonal, each pair follows the
-    flow of a two-layer network on a line (Saxe's modes: vectors of one entry). No balance is needed, rates are any
-    positive ones, inputs are whitened on their row space. Modes with a target, but without the part of $a_k \pm b_k$
-    that grows towards it, end in a saddle that rounding makes them leave: refused.
+    flow of a two-layer network on a line (Saxe's modes: vectors of one entry). Balance is not needed, rates are
+    positive, and inputs are whitened on their row space. Modes with a target, but without the part of $a_k \pm b_k$
+    that grows towards it, end at a saddle that only rounding leaves: such starts are rejected.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers, as a
-    `js.theory.ReducedLine`. Derivatives are those along changes that keep the singular vectors of target and start; of
-    others, under which modes mix, it knows nothing, and gives 0.
+    `js.theory.ReducedLine`. Derivatives are along changes that keep the singular vectors of target and start; along
+    other changes, which mix the modes, they are 0 and not meaningful.
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
@@ -103,12 +103,12 @@ class _DecoupledStart(NamedTuple):
     strength: Float[Array, " modes"]  # of the target
     misalignment: Float[Array, ""]
     overlap: Float[Array, ""]
-    others: Float[Array, " modes"]  # what the rest does to a mode, relative to the part of it that grows
+    others: Float[Array, " modes"]  # the effect of the rest on a mode, relative to the part of the mode that grows
     saddle: Assumption
 
 
 def _lines(start: _DecoupledStart) -> ReducedLine:
-    # dT/dt goes into k: k (y - k a.b) with y = k s.
+    # dT/dt is absorbed in k: k (y - k a.b) with y = k s.
     k = jnp.broadcast_to(safe_sqrt(start.flow.speed), start.strength.shape)
     return jax.vmap(ReducedLine.from_layers, in_axes=(1, 1, 0, 0))(start.a, start.b, k, k * start.strength)
 
@@ -121,7 +121,7 @@ def _start(problem: Problem) -> _DecoupledStart:
     a, b = last.T @ modes.out, inside @ modes.into
     target = modes.out.T @ flow.target  # (modes, in)
     strength = jnp.sum(target * modes.into.T, axis=1)
-    # A mode that moves must share nothing with any other direction, those outside all modes included.
+    # A mode that moves must not overlap with any other direction, including those outside of all modes.
     size = jnp.linalg.norm
     present = jnp.sum(a * b, axis=0)
     moving = jnp.abs(strength) + jnp.abs(present)
@@ -133,10 +133,10 @@ def _start(problem: Problem) -> _DecoupledStart:
     off_into = size((inside.T @ b - modes.into * jnp.sum(b * b, axis=0)[None, :]) * moving[None, :])
     size_in, size_out = nonzero(size(inside)), nonzero(size(last))
     largest = jnp.maximum(size_in, size_out)
-    # The rotation multiplies a + b by e^s and a - b by e^-s: the sign of the target says which of both grows.
+    # The rotation multiplies a + b by e^s and a - b by e^-s: the sign of the target decides which of the two grows.
     growing = _columns(a + jnp.sign(strength)[None, :] * b) / 2
     aimed = has_target(strength, largest, matrices=2, tolerance=tolerance(problem))
-    # The largest weight there is: at the start, or at the end, where a.b is the target.
+    # The largest weight: at the start, or at the end, where a.b is the target.
     reach = jnp.maximum(largest, safe_sqrt(jnp.max(jnp.abs(strength))))
     own = jnp.where(aimed, own_size(growing, largest), reach)
     outside = jnp.concatenate([last - modes.out @ a.T, inside.T - modes.into @ b.T])

@@ -1,4 +1,4 @@
-"""The regime of one finite two-layer network, before any training: from the size of both terms of its time scale."""
+"""The regime of one finite two-layer network before any training, from the two terms of its time scale."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from ._reduced_line import ReducedLine, Timescale
 
 
 QUARTERS = (0.1573, 0.4888, 0.8871, 1.5341)
-"""|f(0)| in standard deviations: the middles of the four quarters of a normal distribution."""
+"""|f(0)| in standard deviations: the medians of the four quarters of its distribution."""
 
 
 class FinitePhase(NamedTuple):
@@ -20,8 +20,8 @@ class FinitePhase(NamedTuple):
 
     Attributes:
         timescale: t_c, and its feature-learning and kernel terms (eq. 17).
-        kernel_change: |K - K_0|/|K_0| after training, the mean over typical f(0).
-        regime: frozen or unstable if t_c lies outside the given window; else by the kernel change.
+        kernel_change: |K - K_0|/|K_0| after training, averaged over typical f(0).
+        regime: frozen or unstable if t_c lies outside the given window; otherwise decided by the kernel change.
         initial_output: the standard deviation of f(0).
     """
 
@@ -45,21 +45,21 @@ def classify_network(
 ) -> FinitePhase:
     """Classifies f(x) = gamma sum_i u_i w_i.x with u_i ~ N(0, sigma_u^2), w_ij ~ N(0, sigma_w^2), before training it.
 
-    For typical starts: |u|^2 and |v|^2 at their mean, and four equally likely sizes of f(0), whose standard deviation
-    is |gamma| rho sigma_u sigma_w sqrt(d). (The kernel change does not depend on its sign, but where f(0) is large
-    against y it is nearly all due to it.) A single start may differ by a factor of a few. To classify families of
-    networks by how they scale, use `js.theory.phase`. A multiplier m of a layer enters as sigma -> m sigma,
+    Typical starts have |u|^2 and |v|^2 at their mean, and four equally likely sizes of f(0), whose standard deviation
+    is |gamma| rho sigma_u sigma_w sqrt(d). (The kernel change does not depend on the sign of f(0), but where f(0) is
+    large compared with y, it is nearly all due to f(0).) A single start may differ by a factor of a few. To classify
+    families of networks by their scaling, use `js.theory.phase`. A multiplier m of a layer enters as sigma -> m sigma,
     eta -> m^2 eta.
 
     Arguments:
         width: number of hidden units d.
         sigma_u, eta_u: initial standard deviation and rate of the last layer; rates are > 0.
-        sigma_w, eta_w: of the first layer.
+        sigma_w, eta_w: the same for the first layer.
         gamma: output scale.
 
     Other Arguments:
         rho, y: root mean square of the inputs along their line, and the reduced target (Proposition 1).
-        window: times between which learning counts as neither unstable nor frozen.
+        window: the smallest and the largest t_c at which learning counts as neither unstable nor frozen.
 
     Returns:
         The `regime`, the `timescale` t_c with its two terms, the `kernel_change` after training, and the
@@ -70,7 +70,7 @@ def classify_network(
         kernel
 
     Raises:
-        ValueError: a scale or rate is negative or not finite, the window is empty, width < 1 or a rate zero.
+        ValueError: a scale or rate is negative or not finite, the window is empty, width < 1 or a rate is zero.
         TypeError: width is not an integer.
     """
     named = {"sigma_u": sigma_u, "sigma_w": sigma_w, "eta_u": eta_u, "eta_w": eta_w, "rho": rho}
@@ -94,13 +94,13 @@ def classify_network(
     line_from = lambda product: ReducedLine(mean, product, gram(product), uu - vv, k, signed)
     timescale = line_from(product).timescale
     typical = line_from(jnp.minimum(product * jnp.asarray(QUARTERS), largest))
-    # |K_end - K_0|/K_0 from products that differ: the kernels of a wide network differ by less than rounding.
+    # |K_end - K_0|/K_0 from the difference of products: a wide network's kernels differ by less than rounding.
     start, end = (typical.layer_product(t) for t in (0.0, jnp.inf))
     first, last = (safe_hypot(product, typical.root_pq) for product in (start, end))
     # last - first = (last^2 - first^2)/(last + first), and the squares differ by end^2 - start^2.
     change = jnp.mean(jnp.abs((end - start) * (end + start)) / nonzero(first * (first + last)))
     regime = Regime.KERNEL if change < KERNEL_CHANGE else Regime.FEATURE_LEARNING
     t_c = timescale.t_c
-    # `not <=` in place of `>`: a t_c that is NaN counts as frozen.
+    # `not <=` instead of `>`: a t_c that is NaN counts as frozen.
     regime = Regime.FROZEN if not t_c <= window[1] else Regime.UNSTABLE if t_c < window[0] else regime
     return FinitePhase(timescale, change, regime, k * product)

@@ -1,4 +1,4 @@
-"""The mechanisms by which a two-layer linear network on a line will learn, read off its start.
+"""The mechanisms by which a two-layer linear network on a line learns, determined by its start.
 
 Xu & Liu Ziyin, "Three Mechanisms of Feature Learning in a Linear Network", sections 2.2 and 2.3: the layers align or
 disalign, and their norms grow or shrink.
@@ -35,7 +35,7 @@ class Alignment(enum.IntEnum):
 
 
 class Rescaling(enum.IntEnum):
-    """The change of the norms of both layers, by the paper's number of the case.
+    """The change of the norms of both layers, numbered as the paper's cases.
 
     Example:
         >>> js.theory.Rescaling(3).label
@@ -57,9 +57,9 @@ class Mechanisms(NamedTuple):
     """The mechanisms by which one start learns. All entries have the shape of the given `ReducedLine`.
 
     Attributes:
-        alignment: codes of `Alignment`; `Alignment(int(code)).label` puts one into words.
+        alignment: codes of `Alignment`; `Alignment(int(code)).label` is the name of one.
         rescaling: codes of `Rescaling`.
-        turn: the time at which f = 0, where the norms are smallest, if they first shrink and then grow; else inf.
+        turn: the time at which f = 0 and the norms are smallest, if they first shrink and then grow; else inf.
         zeta_start, zeta_end: the alignment of the layers at t = 0 and at t = inf.
     """
 
@@ -71,13 +71,13 @@ class Mechanisms(NamedTuple):
 
 
 def mechanisms(line: ReducedLine) -> Mechanisms:
-    r"""Says whether layers align, disalign or neither, and which of the four cases of rescaling holds.
+    r"""Whether the layers align, disalign or neither, and which of the four cases of rescaling holds.
 
     The alignment $\zeta$ rises iff y > f(0) and falls iff y < f(0) (eq. 24), unless the layers are parallel and stay so
     (eq. 22). The squared norms grow while (y - f) f > 0 (eq. 26):
 
     1. y > f(0) >= 0 or y < f(0) <= 0: they grow.
-    2. 0 <= y < f(0) or f(0) < y <= 0: they shrink. So they do on the way into the saddle (P = 0 < y or Q = 0 > y),
+    2. 0 <= y < f(0) or f(0) < y <= 0: they shrink. They also do on the way into the saddle (P = 0 < y or Q = 0 > y),
        where the turning point of case 3 is at t = inf.
     3. f(0) < 0 < y or y < 0 < f(0): they shrink until f = 0, that is $\xi^2 = \sqrt{Q/P}$, then grow.
     4. y = f(0), or a network that cannot move: nothing changes.
@@ -85,14 +85,14 @@ def mechanisms(line: ReducedLine) -> Mechanisms:
     With R = sqrt(y^2 + k^2 P Q) and U = |f(0)|/(k (P + Q)/2 + k sqrt(P Q)), case 3 turns at
     t = artanh(R U/(|y| + k sqrt(P Q) U))/(k R), in gradient-flow time.
 
-    Values within rounding of f(0) = 0, of y = f(0) or of parallel layers count as such.
+    Values within rounding of f(0) = 0, of y = f(0) or of parallel layers count as exact.
 
     Arguments:
         line: a start, such as `js.theory.TwoLayerLine().reduce(problem)`. `alignment` and `rescaling` have no
             derivatives.
 
     Returns:
-        The codes `alignment` and `rescaling`, the time `turn` of f = 0 (inf without one), `zeta_start` and `zeta_end`.
+        The codes `alignment` and `rescaling`, the time `turn` of f = 0 (else inf), `zeta_start` and `zeta_end`.
 
     Example:
         >>> line = js.theory.ReducedLine.from_pq(P=1.0, Q=1.0, phi=0.0, k=1.0, y=2.0)  # f(0) = 0 < y
@@ -113,7 +113,7 @@ def mechanisms(line: ReducedLine) -> Mechanisms:
         )
     y, f = line.y, line.k * line.product
     tolerance = 8 * float(np.finfo(f.dtype).eps)
-    lengths = safe_hypot(line.product, line.gram)  # |a||b|, whose rounding is that of a.b
+    lengths = safe_hypot(line.product, line.gram)  # |a||b|, which sets the rounding of a.b
     f = jnp.where(jnp.abs(line.product) <= tolerance * lengths, 0, f)
     gap = y - f
     # f is a sum of terms that may be much larger; where it counts as 0, it is exact.
@@ -141,14 +141,14 @@ def _code(case: Rescaling) -> Int[Array, ""]:
 
 
 def _turn(line: ReducedLine, turns: Array) -> Float[Array, "..."]:
-    """The time of f = 0, as log(1 + ...)/(2 k R): every sum is of positive terms, so that nothing cancels."""
+    """The time of f = 0, as log(1 + ...)/(2 k R), where every sum has positive terms, so nothing cancels."""
     one = jnp.ones_like(line.k * line.total)
-    # 1 where there is no turn: behind the last where derivatives stay finite.
+    # 1 where there is no turn, so that derivatives stay finite behind the last `where`.
     read = lambda value: jnp.where(turns, jnp.abs(value), one)
     k, y, f = read(line.k), read(line.y), read(line.k * line.product)
     K, mean = read(line.k * line.root_pq), read(line.k * line.total)
     R = safe_hypot(y, K)
-    # (1 - z) is |y| G times what is in z = R U/(|y| + K U), from R - |y| = K^2/(R + |y|) and its likes.
+    # z = R U/(|y| + K U): z/(1 - z) = R f/(|y| G) with G = K + mean - |y| f/(R + K), written without differences.
     G = K * (1 + K / (mean + f) + (f / (R + K)) * (1 + K / (R + y)))
     time = jnp.log1p(2 * (R / y) * (f / nonzero(G))) / (2 * k * R)
     return jnp.where(turns, time, jnp.inf)

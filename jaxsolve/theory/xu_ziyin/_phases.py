@@ -1,4 +1,4 @@
-"""The phase diagram of two-layer networks from exponents: which scalings learn, and how.
+"""The phase diagram of two-layer networks from their exponents: which scalings learn, and how.
 
 Xu & Liu Ziyin, section 3: equation (28), Theorem 2, Corollaries 1 to 3 and Table 1.
 """
@@ -14,7 +14,7 @@ Number = int | float
 
 
 class Exponents(NamedTuple):
-    """The exponents by which the hyperparameters of a two-layer network scale with kappa -> infinity.
+    """The exponents with which the hyperparameters of a two-layer network scale as kappa -> infinity.
 
     Attributes:
         d: the width is kappa^d.
@@ -49,14 +49,14 @@ class Exponents(NamedTuple):
 def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
     """The regime in the limit kappa -> infinity.
 
-    The larger of the two entries of (28) decides: negative is frozen, positive unstable. At zero the network learns; it
-    is in the kernel regime (Theorem 2) iff the feature-learning entry is negative and P/Q -> 1, which has three routes:
-    the width grows, the initial output is zero, or the layers are unbalanced.
+    The larger of the two entries of eq. (28) decides: if negative, the network is frozen; if positive, unstable. At
+    zero it learns. It is then in the kernel regime (Theorem 2) iff the feature-learning entry is negative and
+    P/Q -> 1, for one of three reasons: the width grows, the initial output is zero, or the layers are unbalanced.
 
     Arguments:
         exponents: the scaling.
-        zero_output: whether the initial output is zero (a centered problem, a mirrored start), which exponents do not
-            tell.
+        zero_output: whether the initial output is zero (a centered problem, a mirrored start), which the exponents do
+            not determine.
 
     Example:
         >>> for gamma in (-0.5, 0, -1):  # NTK scaling, a larger output scale and a smaller one
@@ -72,7 +72,7 @@ def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
 
     Raises:
         ValueError: an exponent is not finite.
-        TypeError: exponents are none.
+        TypeError: the argument is not an `Exponents`.
     """
     require_kind(exponents, Exponents, "exponents", "a theory.Exponents")
     for name, value in zip(Exponents._fields, exponents, strict=True):
@@ -88,12 +88,12 @@ def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
     return Regime.KERNEL if layers_cancel and exponents.feature < -_ROUNDING else Regime.FEATURE_LEARNING
 
 
-# Exponents are sums of a few decimals; this is far below the difference of any two that a person would write.
+# Exponents are sums of a few decimals; this is far below any difference that a person would write.
 _ROUNDING = 1e-9
 
 
 def stable_eta(*, d: Number, gamma: Number, u: Number, w: Number) -> Number:
-    """Corollary 1: the common exponent of both rates at which the network neither freezes nor becomes unstable.
+    """Corollary 1: the common exponent of both rates at which the network is neither frozen nor unstable.
 
     Arguments:
         d, gamma, u, w: as in `js.theory.Exponents`.
@@ -110,7 +110,7 @@ def feature_learning_scaling(*, d: Number, u: Number, w: Number, eta: Number | N
 
     Arguments:
         d, u, w: as in `js.theory.Exponents`.
-        eta: the exponent of both rates; None takes the smallest that is possible.
+        eta: the exponent of both rates; None means the smallest possible one.
 
     Example:
         >>> js.theory.feature_learning_scaling(d=1, u=0, w=0)  # gamma and eta of the mean-field scaling
@@ -127,10 +127,10 @@ def feature_learning_scaling(*, d: Number, u: Number, w: Number, eta: Number | N
 
 
 def kernel_scaling(*, d: Number, u: Number, w: Number, eta: Number) -> Number:
-    """Corollary 3: the exponent of gamma that puts a network with this exponent of both rates into the kernel regime.
+    """Corollary 3: the exponent of gamma that puts a network with rates of this exponent into the kernel regime.
 
-    It holds where P/Q -> 1 (eq. 29): the width grows (d > 0), the layers are of different size (u != w), or the output
-    is 0 at the start.
+    It holds where P/Q -> 1 (eq. 29): the width grows (d > 0), the layers differ in size (u != w), or the initial output
+    is 0.
 
     Arguments:
         d, u, w: as in `js.theory.Exponents`.
@@ -159,10 +159,10 @@ class Entry(NamedTuple):
 
 
 def table_1() -> list[Entry]:
-    """Table 1: five scalings as they stand and as each corollary changes them. Twenty phases.
+    """Table 1: five scalings, in their standard form and as each corollary changes them. Twenty phases.
 
-    The lazy column counts as starting from zero output, which its exponents alone do not tell. The exponents of eta in
-    the rows of Corollary 3 are the paper's choices.
+    The lazy column counts as starting from zero output, which its exponents alone do not determine. In the rows of
+    Corollary 3, the exponents of eta are the paper's choices.
 
     Returns:
         Entries with `scaling`, `chosen_by` (how rates and output scale were chosen), `exponents` and `regime`.

@@ -27,7 +27,7 @@ class Timescale(NamedTuple):
 
 
 class ReducedLine(eqx.Module):
-    r"""The whole flow of a two-layer linear network on a line, in six numbers (each of any common shape).
+    r"""The whole flow of a two-layer linear network on a line, in six numbers (or arrays of one common shape).
 
     Attributes:
         total: (P + Q)/2 = (|a|^2 + |b|^2)/2.
@@ -37,8 +37,8 @@ class ReducedLine(eqx.Module):
         k: |gamma m_1 m_2| rho sqrt(eta_u eta_w) >= 0.
         y: the target, with the sign of gamma m_1 m_2.
 
-    Times are gradient-flow times in [0, inf]. Every method is differentiable, also at t = inf. Made from a problem by
-    `js.theory.TwoLayerLine`, or from the paper's P, Q and phi.
+    Times are gradient-flow times in [0, inf]. Every method is differentiable, including at t = inf. Built from a
+    problem by `js.theory.TwoLayerLine`, or from the paper's P, Q and phi.
 
     Example:
         >>> line = js.theory.ReducedLine.from_pq(P=1.0, Q=1.0, phi=0.0, k=1.0, y=2.0)
@@ -63,7 +63,7 @@ class ReducedLine(eqx.Module):
     ) -> "ReducedLine":
         """From the paper's P, Q (eq. 9) and phi (eq. 21).
 
-        Derivatives by P and Q exist where both are > 0 (else they are NaN); those of `from_layers` always.
+        Derivatives by P and Q exist only where both are > 0 (elsewhere they are NaN); those of `from_layers` always do.
 
         Raises:
             ValueError: P, Q or k is negative, or phi^2 > 4 P Q, which no pair of layers has.
@@ -93,7 +93,7 @@ class ReducedLine(eqx.Module):
 
     @property
     def pq(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """P and Q; the smaller from their product, since their difference would cancel."""
+        """P and Q; the smaller is computed from their product, because their difference would cancel."""
         large = self.total + magnitude(self.product)
         small = self.root_pq * (self.root_pq / nonzero(large))
         return jnp.where(self.product >= 0, large, small), jnp.where(self.product >= 0, small, large)
@@ -116,7 +116,7 @@ class ReducedLine(eqx.Module):
         return Timescale(t_c, feature, kernel)
 
     def _solve(self, t: Float[ArrayLike, "..."]) -> "_Solution":
-        """The flow at time t. Every sum below is of terms of one sign, so that nothing cancels.
+        """The flow at time t. Every sum below has terms of one sign, so nothing cancels.
 
         With T = tanh(k R t), tau = T/R and e = 1 - T: xi^2 = h_y/h_x, h_x = e + X tau, h_y = e + Y tau, and
         (y - f)/(y - f(0)) = (1 - T^2)/(h_x h_y).
@@ -127,15 +127,15 @@ class ReducedLine(eqx.Module):
         r0 = y - k * C
         P, Q = self.pq
         small = jnp.minimum(P, Q)
-        # R - y and R + y from their product: the smaller would cancel.
+        # R - y and R + y: the smaller would cancel, and is computed from their product.
         above = R + magnitude(y)
-        # Where R = 0, y is all that R -+ y have of first order: what is left of R cancels in h_x and h_y.
+        # Where R = 0, only y is left of R -+ y to first order: the remainder of R cancels in h_x and h_y.
         below = jnp.where(R == 0, -y, (k * root_pq) * (k * root_pq / nonzero(above)))
         X = jnp.where(y >= 0, below, above) + k * P
         Y = jnp.where(y >= 0, above, below) + k * Q
         low, high = jnp.minimum(X, Y), jnp.maximum(X, Y)
 
-        # Past `late` exp(-2 k R t) is zero in this dtype. Such t, inf among them, must not reach a product that is
+        # Beyond `late`, exp(-2 k R t) is zero in this dtype. Such t, including inf, must not reach a product that is
         # differentiated.
         late = -0.5 * float(np.log(np.finfo(R.dtype).tiny))
         t = flow_time(t, R.dtype)
@@ -161,8 +161,8 @@ class ReducedLine(eqx.Module):
         tau_share = jnp.where(slow, tau / h_high, 1 / nonzero(e / jnp.where(slow, 1, tau) + high))
         gain = 2 * r0 * tau_share * ratio
 
-        # a.b in three ways, each the difference of two terms; the one with the smallest terms has the most digits.
-        # From the start for early times, from the target for late ones, from xi on the way into the saddle.
+        # a.b in three ways, each a difference of two terms: from the start for early times, from the target for late
+        # times, from xi on the way into the saddle. The one with the smallest terms has the most digits.
         residual = r0 * remaining
         up = safe_product(P, h_y / jnp.where(h_x == 0, 1, h_x)) / 2
         down = safe_product(Q, h_x / jnp.where(h_y == 0, 1, h_y)) / 2
@@ -178,7 +178,7 @@ class ReducedLine(eqx.Module):
         return _Solution(residual, product, r0, tau, h_x, h_y)
 
     def residual(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """y - f(t), accurate relative to itself however small."""
+        """y - f(t), with a small relative error however small it is."""
         return self._solve(t).residual
 
     def layer_product(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
@@ -186,7 +186,7 @@ class ReducedLine(eqx.Module):
         return self._solve(t).product
 
     def product_at(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        """a.b after a rotation by the angle s = ln xi, whatever the loss."""
+        """a.b after a rotation by the angle s = ln xi, for any loss."""
         P, Q = self.pq
         # a.b = C cosh 2s + S sinh 2s = (P e^2s - Q e^-2s)/2: the second cancels for small s, the first for large s.
         near = jnp.abs(s) < 0.5
@@ -195,7 +195,7 @@ class ReducedLine(eqx.Module):
         return jnp.where(near, early, (safe_product(P, jnp.exp(large)) - safe_product(Q, jnp.exp(-large))) / 2)
 
     def zeta_of(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The alignment where a.b has this value."""
+        """The alignment at this value of a.b."""
         endless = jnp.isinf(product)  # as on separable data
         product, gram = jnp.where(endless, jnp.sign(product), product), jnp.where(endless, 0, self.gram)
         size = safe_hypot(product, gram)
@@ -203,7 +203,7 @@ class ReducedLine(eqx.Module):
         return jnp.where(size == 0, jnp.sign(self.product), product / nonzero(size))
 
     def ntk_of(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
-        """K(x, x) where a.b has this value: 2 k^2 sqrt((a.b)^2 + P Q)."""
+        """K(x, x) at this value of a.b: 2 k^2 sqrt((a.b)^2 + P Q)."""
         return 2 * self.k * (self.k * safe_hypot(product, self.root_pq))
 
     def f(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
@@ -219,7 +219,7 @@ class ReducedLine(eqx.Module):
         return self.observe(t)[0]
 
     def observe(self, t: Float[ArrayLike, "..."]) -> tuple[Array, Array, Array]:
-        """(zeta, f, ntk) at time t from one solution of the flow."""
+        """(zeta, f, ntk) at time t, from a single solution of the flow."""
         product = self._solve(t).product
         return self.zeta_of(product), self.k * product, self.ntk_of(product)
 
@@ -228,12 +228,12 @@ class ReducedLine(eqx.Module):
         product = self._solve(t).product
         large = safe_hypot(product, self.root_pq) + magnitude(self.phi) / 2
         scale = nonzero(large)
-        # The smaller norm from the product of both, |a|^2 |b|^2 = (a.b)^2 + gram^2.
+        # The smaller norm is computed from the product of both, |a|^2 |b|^2 = (a.b)^2 + gram^2.
         small = product * (product / scale) + self.gram * (self.gram / scale)
         return jnp.where(self.phi >= 0, large, small), jnp.where(self.phi >= 0, small, large)
 
     def log_xi(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """ln xi(t) (eq. 8): the angle of the hyperbolic rotation. Infinite at t = inf when it ends in the saddle."""
+        """ln xi(t) (eq. 8), the angle of the hyperbolic rotation. Infinite at t = inf if it ends in the saddle."""
         solution = self._solve(t)
         growing = solution.start >= 0
         # xi^2 = h_y/h_x, where h_y - h_x = 2 (y - f(0)) tau: the larger over the smaller, less 1, for log1p.
@@ -251,7 +251,7 @@ class _Solution(NamedTuple):
 
 
 def rotate(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
-    """(a cosh s + b sinh s, b cosh s + a sinh s): in this form for small s, through a + b and a - b for large."""
+    """(a cosh s + b sinh s, b cosh s + a sinh s): directly for small s, through a + b and a - b for large s."""
     near = jnp.abs(s) < 1
     small = jnp.where(near, s, 0)
     cosh, sinh = jnp.cosh(small), jnp.sinh(small)

@@ -23,18 +23,18 @@ from ._reduced_line import ReducedLine, rotate
 class TwoLayerLine(AbstractLinearForm):
     """The exact gradient flow of a two-layer linear network with one output, inputs on a line and a smooth loss.
 
-    Any width, start, positive per-layer rates and gamma of any sign; test inputs may lie anywhere. Under MSE, inputs
-    x_i = a_i n are reduced to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1), and
+    Any width, start and positive per-layer rates, and gamma of any sign; test inputs may lie anywhere. Under MSE,
+    inputs x_i = a_i n reduce to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1), and
     everything is in closed form. Under another differentiable loss the weights take the same path at another pace: a
     scalar quadrature, whose relative error `check` measures. It is 1e-13 for smooth convex losses. More than 1e-10
-    (1e-3 in single precision) is refused: kinks, and most losses with several minima along the path, where the pace
-    nearly stops on the way. At t = inf the derivatives of losses that end in a kink do not exist, and are not finite.
+    (1e-3 in single precision) is rejected: kinks, and most losses with several minima along the path, where the pace
+    nearly drops to zero on the way. At t = inf, derivatives of losses that end in a kink do not exist: not finite.
 
-    A start that is at the saddle but for rounding is refused, for rounding decides when it leaves.
+    A start that differs from the saddle only by rounding is rejected, because rounding decides when it leaves.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, a
-    `js.theory.ReducedLine`, for zeta, norms and time scales at no cost. Derivatives in the inputs are those along
-    changes that leave them on a line.
+    `js.theory.ReducedLine`, from which zeta, norms and time scales follow at no cost. Derivatives by the inputs are
+    along changes that leave them on a line.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -66,7 +66,7 @@ class TwoLayerLine(AbstractLinearForm):
             positive_rates(problem),
         ]
         line = _read(problem)
-        # As in `rotate`, a + b grows towards a target y > 0, and a - b towards one below 0.
+        # As in `rotate`, a + b grows towards a target y > 0, and a - b towards a target y < 0.
         growing = norm(line.a + jnp.where(line.reduced.y < 0, -1, 1) * line.b) / 2
         largest = jnp.max(jnp.abs(jnp.stack([line.a, line.b])))
         found.append(leaves_saddle(growing, largest, line.reduced.y / nonzero(line.reduced.k)))
@@ -108,11 +108,11 @@ class TwoLayerLine(AbstractLinearForm):
         a, b = rotate(line.a, line.b, s)
         eta_w, eta_u = net.rates().weights
         u = (jnp.sqrt(eta_u) * a)[None, :]
-        # At t = inf layers may be infinite: along the line alone.
+        # At t = inf layers may be infinite, but only along the line.
         w = net.weights[0] + kept_product(line.n[None, :], (jnp.sqrt(eta_w) * (b - line.b))[:, None])
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
         outputs = _outputs(problem, line, product)
-        # The kernel of the reduced point, times the coordinates of both inputs over rho.
+        # The kernel of the reduced point, times the coordinates of both inputs divided by rho.
         kernel = kept_product(line.scaled[:, None] * line.scaled[None, :], reduced.ntk_of(product))
         return View(
             problem,
@@ -161,20 +161,20 @@ def _outputs(problem: Problem, line: _Line, product: Float[Array, ""]) -> Float[
 
 def _speed(problem: Problem, line: _Line) -> Speed:
     def speed(s):
-        # k g(a.b) of the text in `_line_clock`; the loss's gradient already carries the 1/n of the average.
+        # k g(a.b) of the docstring of `_line_clock`; the loss's gradient already includes the 1/n of the average.
         slopes = problem.loss.gradient(_outputs(problem, line, line.reduced.product_at(s)), problem.y)[:, 0]
         return -line.reduced.k * line.sign * jnp.sum(line.scaled * slopes)
 
     return speed
 
 
-@eqx.filter_jit  # `check` is called outside of traces too, where its many steps would compile one by one
+@eqx.filter_jit  # `check` is called outside of traces too, where its many steps would be compiled separately
 def _clock(problem: Problem, line: _Line) -> LineClock:
     return line_clock(_speed(problem, line), problem.dtype)
 
 
 def _line(x: Float[Array, "n in"]) -> tuple[Float[Array, " in"], Float[Array, " n"]]:
-    """The direction of inputs on a line, and their coordinates: one power iteration from the longest input is exact."""
+    """The direction of inputs on a line, and their coordinates. One power iteration from the longest input is exact."""
     scaled = x / nonzero(jnp.max(jnp.abs(x)))
     longest = scaled[jnp.argmax(jnp.sum(scaled**2, axis=1))]
     n = (scaled @ longest) @ scaled
