@@ -150,7 +150,7 @@ def softplus(beta: float = 1.0) -> Activation:
         1.404
 
     Raises:
-        ValueError: beta is not positive.
+        ValueError, TypeError: beta is not one positive number.
     """
     known = concrete(beta)
     if known is None or known.ndim or not is_real(known):

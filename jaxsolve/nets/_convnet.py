@@ -26,7 +26,7 @@ class ConvNet(AbstractUnnormalized):
 
     The first and the third convolution have stride 2. An activation follows each convolution. Zero padding keeps the
     size at stride 1: 28 x 28 pixels become 14, 14, 7, 7. (The authors' code pads by one pixel and loses two.) Their
-    read-out multiplier is the one of `Scaling.mean_field`, and their biases are 0.
+    read-out multiplier is as in `Scaling.mean_field`, and their biases are 0.
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 4 pixels each way.

@@ -24,7 +24,7 @@ class Function(eqx.Module):
 
     Arguments:
         f: maps parameters and one sample to outputs of shape (c,) or any other. It closes over what does not train.
-            A random f also takes `key=`, which is the key of `net(x, key=key)`.
+            A stochastic f also takes `key=`, which is the key of `net(x, key=key)`.
         params: a pytree of floating-point arrays and numbers, or an Equinox module.
         kernel_fn: `kernel_fn(x1, x2, ("nngp", "ntk"))` in the infinite-width limit, as in neural-tangents, for
             `js.kernels.infinite`; None if there is none.
@@ -166,7 +166,7 @@ def from_nnx_with_state(model: Any, *, wrt: Any = None) -> tuple[Any, eqx.nn.Sta
 
     graph, *parts = nnx.split(by_batch(model), nnx.Param if wrt is None else wrt, nnx.BatchStat, ...)
     params, statistics, rest = map(nnx.to_pure_dict, parts)
-    dtype = jnp.result_type(*jax.tree.leaves(params))  # Flax's statistics are float32 beside any parameters
+    dtype = jnp.result_type(*jax.tree.leaves(params))  # Flax's statistics are float32 whatever the parameters
     index = eqx.nn.StateIndex(jax.tree.map(lambda leaf: leaf.astype(dtype), statistics))
     return eqx.nn.make_with_state(Stateful)(Call(with_statistics, graph, rest), params, index)
 

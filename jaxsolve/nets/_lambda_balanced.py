@@ -21,8 +21,8 @@ class LambdaBalanced(AbstractInit):
     The conserved matrices W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l are 0, except for the last pair of layers,
     where they are lambda I with lambda = delta/(eta_L eta_{L+1}) (Kunin et al.; for deep networks Lemma B.8, where
     `js.theory.deep_preconditioner` is M). The singular values are those of a Gaussian matrix with standard deviation
-    sigma_1/sqrt(eta_1), and the singular vectors are uniform. On whitened inputs, `js.theory.Balanced` solves the flow
-    of two layers, and at delta = 0 `js.theory.DeepBalanced` that of more if the target shares their singular vectors.
+    sigma_1/sqrt(eta_1), and the singular vectors are uniform. Closed forms of the flow on whitened inputs:
+    `js.theory.Balanced` (two layers), `js.theory.DeepBalanced` (delta = 0, target with the same singular vectors).
 
     Arguments:
         delta: of any sign. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size, because a positive

@@ -63,8 +63,8 @@ class TwoLayerLinear(AbstractDense):
 class DeepLinear(AbstractDense):
     """A linear network with `depth` hidden layers of one width: no activation, no biases. Arguments as for `MLP`.
 
-    From a balanced start that shares the singular vectors of the target, `js.theory.DeepBalanced` is its gradient flow
-    in closed form, on whitened inputs.
+    `js.theory.DeepBalanced` is its gradient flow in closed form, on whitened inputs and from a balanced start that
+    shares the singular vectors of the target.
 
     Example:
         >>> net = js.nets.DeepLinear(

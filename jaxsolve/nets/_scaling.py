@@ -260,7 +260,7 @@ class Scaling(eqx.Module):
 class ScalingRule(eqx.Module):
     """A rule that makes a `js.nets.Scaling` once the sizes of the layers and the activation's gain are known.
 
-    `Scaling.ntk()` and its siblings return such rules. Networks call a rule that they get as `scaling=`. A custom rule
+    `Scaling.ntk()` and its siblings return such rules. Networks accept a rule as `scaling=` and call it. A custom rule
     is `ScalingRule(law)`.
 
     Arguments:

@@ -154,7 +154,7 @@ def _avg_pool(
 
 
 def _adaptive_avg_pool(x: Array, size: Ints) -> Array:
-    """Averages over parts of equal length, which overlap if their number does not divide the size of the axis."""
+    """Averages over parts of nearly equal length, which overlap if their number does not divide the axis."""
     for axis, count in enumerate(size, x.ndim - len(size)):
         n = x.shape[axis]
         mean = np.zeros((n, count))

@@ -61,7 +61,7 @@ def early_mode(
 def escape_time(
     *, start: Float[ArrayLike, "..."], s: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]
 ) -> Float[Array, "..."]:
-    r"""The time at which the mode leaves the saddle at zero: that of half the target, to leading order in c_0/s.
+    r"""The time at which the mode leaves the saddle at zero: the half-target time, to leading order in c_0/s.
 
     L = 2: $\ln(s/c_0)/(2 s \bar\eta)$ (section 3.1.2, corrected: the printed time is twice that).
     L > 2: $c_0^{-(L-2)/L}/((L-2) s \bar\eta)$, that is $\sigma^{-(L-2)}/((L-2) s)$ for c_0 = sigma^L at unit rates

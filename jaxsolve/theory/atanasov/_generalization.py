@@ -23,7 +23,7 @@ class Generalization(NamedTuple):
         error: E_g = <(f(x) - y(x))^2> over fresh inputs and training sets (twice the MSE loss of this library).
         modes: the contribution of each mode to the error.
         kappa: the effective ridge.
-        gamma: in [0, 1]; the modes' errors are amplified by 1/(1 - gamma). At 1 is the interpolation peak.
+        gamma: in [0, 1]; the modes' errors are amplified by 1/(1 - gamma). 1 is the interpolation peak.
     """
 
     error: Float[Array, ""]

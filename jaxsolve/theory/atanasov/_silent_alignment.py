@@ -184,7 +184,7 @@ def start_overlaps(
 
     With S = sigma^2/eta of each layer: q_mean = h (S_u + S_w)/2, q_std = sqrt(h (S_u^2 + S_w^2)/2),
     r_std = sqrt(h S_u S_w) at width h. The paper has S_u = sigma^2/h, S_w = sigma^2/d and no q_std. The ratio
-    r_std/q_mean = 2/(sqrt(d) (1 + h/d)) shows if r_0 is negligible compared with q_0: at h = 10, d = 25 it is 0.29.
+    r_std/q_mean = 2/(sqrt(d) (1 + h/d)) tells if r_0 is negligible against q_0; at h = 10, d = 25 it is 0.29.
 
     Returns:
         `q_mean`, `q_std` and `r_std`; the mean of r is 0.

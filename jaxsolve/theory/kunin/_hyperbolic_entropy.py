@@ -171,7 +171,7 @@ class _Dual(NamedTuple):
         return self.width * jnp.sinh(self.basis @ nu + self.origin)
 
     def slope(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
-        """D, the derivative of beta by theta: |beta| where that is large, down to the width where it is small."""
+        """D, the derivative of beta with respect to theta: from |beta| where it is large down to the width."""
         return safe_hypot(beta, self.width)
 
     def newton(self, beta: Float[Array, " d"], missed: Float[Array, " k"]) -> Float[Array, " k"]:

@@ -67,7 +67,7 @@ class Neurons(eqx.Module):
         r"""$\dot{\hat\beta}_k = -\frac{\kappa_k + \delta_k}{2 \mu_k} (I - \hat\beta_k \hat\beta_k^T) \xi_k$ (eq. 10).
 
         For $\delta_k < 0$ the factor vanishes with $\mu_k$; for $\delta_k > 0$ it grows like $\delta_k/\mu_k$. At
-        $\mu_k = 0$ it is set to 0: for $\delta_k > 0$ the neuron then has w = 0, and so no direction to turn.
+        $\mu_k = 0$ it is set to 0: if $\delta_k > 0$, the neuron then has w = 0, and no direction to turn.
         """
         # For delta < 0: eta_a eta_w mu/((kappa - delta)/2).
         falls = self.mixed * (self.mixed * self.radius / nonzero(self.downstream))

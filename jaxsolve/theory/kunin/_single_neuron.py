@@ -21,8 +21,8 @@ class SingleNeuronFlow(AbstractLinearForm):
     """The exact gradient flow of f(x) = gamma m_2 a (m_1 w.x) under MSE, on inputs whitened on their row space.
 
     Any start and positive rates; delta and gamma of any sign, including a = 0 and delta = 0. (A start that differs from
-    the saddle only by rounding is rejected, because rounding decides when it leaves.) Inputs are whitened on
-    their row space, of any rank, if the nonzero eigenvalues of X^T X/n are equal.
+    the saddle only by rounding is rejected, because rounding decides when it leaves.) Inputs are whitened on their row
+    space, of any rank, if the nonzero eigenvalues of X^T X/n are equal.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives a `js.theory.ReducedNeuron`: basin, radius
     and alignment, preconditioner, and the upstream and downstream limits.

@@ -113,7 +113,7 @@ class Balanced(AbstractLinearForm):
             test_outputs = test_outputs - problem.initial_test
         hidden = problem.x @ blocks.first
         same_output = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-        # The derivative by V_2 gives the inner products of hidden signals; by V_1, those of inputs times V_2 V_2^T.
+        # V_2 contributes the inner products of hidden signals, V_1 the inner products of inputs times V_2 V_2^T.
         first = (hidden @ hidden.T)[:, None, :, None] * same_output[None, :, None, :]
         last = (problem.x @ problem.x.T)[:, None, :, None] * (blocks.last @ blocks.last.T)[None, :, None, :]
         return View(

@@ -38,8 +38,8 @@ def embedding_gram(
         2.000 0.000
 
     Reference:
-        Karkada et al., arXiv 2502.09863 (the model). The solution from any start is that of a matrix Riccati equation,
-        and is tested against integration.
+        Karkada et al., arXiv 2502.09863 (the model). The solution from any start solves a matrix Riccati equation, and
+        is tested against integration.
 
     Raises:
         ValueError: target is not symmetric, shapes do not match, a value is not finite, or t < 0.

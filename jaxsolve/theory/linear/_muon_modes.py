@@ -29,7 +29,7 @@ class MuonModes(AbstractLinearForm):
     that fraction, which `check` measures mode by mode.
 
     Give it to `js.solve` in place of a simulation. `js.exact`, which is for gradient flow, never chooses it. Time is
-    rate times steps. Provides parameters, outputs, NTK at any t in [0, inf].
+    the rate times the number of steps. Provides parameters, outputs, NTK at any t in [0, inf].
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)
@@ -81,7 +81,7 @@ class MuonModes(AbstractLinearForm):
         return View(problem, t, eqx.tree_at(lambda params: params.weights, problem.params, layers))
 
     def arrival_times(self, problem: Problem) -> Float[Array, " modes"]:
-        """The time, rate times steps, at which each mode reaches its target and stops.
+        """The time (rate times number of steps) at which each mode reaches its target and stops.
 
         Raises:
             NotApplicable: the problem is of another kind.

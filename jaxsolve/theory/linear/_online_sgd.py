@@ -47,7 +47,7 @@ def online_sgd(
 
     Reference:
         Bordelon and Mori, arXiv 2602.04774; for power laws Bordelon, Atanasov and Pehlevan, arXiv 2402.01092. The
-        recursion is derived by Wick's theorem and tested against simulations.
+        recursion is derived with Wick's theorem and tested against simulations.
 
     Raises:
         ValueError: shapes do not match, a value is not finite, or a value that must be >= 0 is negative.

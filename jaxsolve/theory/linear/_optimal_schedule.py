@@ -33,7 +33,7 @@ def optimal_schedule(
     without noise, which is gradient descent, rates in another order do as well, and other minima may lie slightly
     lower; single rates may then lie far above the largest stable constant rate.
 
-    Rates and loss can be differentiated by all arguments but `steps`, by the implicit function theorem. This needs the
+    Rates and loss are differentiable in all arguments but `steps`, by the implicit function theorem. This needs the
     Hessian of the loss, steps * steps numbers.
 
     Arguments:

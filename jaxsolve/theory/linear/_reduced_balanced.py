@@ -58,7 +58,7 @@ class ReducedBalanced(eqx.Module):
     ) -> "ReducedBalanced":
         """The flow from V_1^T, V_2 and the target `target * scale`; of these two factors, only `target` is decomposed.
 
-        Derivatives by the scale and by the start then need no derivatives of singular vectors.
+        Derivatives with respect to scale and start then need no derivatives of singular vectors.
         """
         u, s, v_t = jnp.linalg.svd(target, full_matrices=False)
         s, u = s * jnp.abs(scale), jnp.where(scale < 0, -1, 1) * u

@@ -63,7 +63,7 @@ class ReducedLine(eqx.Module):
     ) -> "ReducedLine":
         """From the paper's P, Q (eq. 9) and phi (eq. 21).
 
-        Derivatives by P and Q exist only where both are > 0 (elsewhere they are NaN); those of `from_layers` always do.
+        Derivatives in P and Q exist only where both are > 0 (elsewhere they are NaN), with `from_layers` always.
 
         Raises:
             ValueError: P, Q or k is negative, or phi^2 > 4 P Q, which no pair of layers has.

@@ -28,13 +28,13 @@ class TwoLayerLine(AbstractLinearForm):
     everything is in closed form. Under another differentiable loss the weights take the same path at another pace: a
     scalar quadrature, whose relative error `check` measures. It is 1e-13 for smooth convex losses. More than 1e-10
     (1e-3 in single precision) is rejected: kinks, and most losses with several minima along the path, where the pace
-    nearly drops to zero on the way. At t = inf, derivatives of losses that end in a kink do not exist: not finite.
+    nearly drops to zero on the way. At t = inf, a loss that ends in a kink has no derivative: it is not finite.
 
     A start that differs from the saddle only by rounding is rejected, because rounding decides when it leaves.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, a
-    `js.theory.ReducedLine`, from which zeta, norms and time scales follow at no cost. Derivatives by the inputs are
-    along changes that leave them on a line.
+    `js.theory.ReducedLine`, from which zeta, norms and time scales follow at no cost. Derivatives in the inputs
+    are along changes that leave them on a line.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
