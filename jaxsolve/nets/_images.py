@@ -1,4 +1,4 @@
-"""Reading the shape of an image."""
+"""Reads the shape of an image."""
 
 from typing import Any
 

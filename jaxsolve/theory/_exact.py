@@ -1,4 +1,4 @@
-"""Choosing the closed form that solves a problem."""
+"""Chooses the closed form that solves a problem."""
 
 import equinox as eqx
 

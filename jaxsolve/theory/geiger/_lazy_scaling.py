@@ -44,7 +44,7 @@ class LazyScaling(NamedTuple):
             the output then grows exponentially, and t_1 is longer by a factor logarithmic in 1/(sqrt(h) alpha).
         kernel_change_lazy: |K - K_0|/|K_0| ~ 1/(h alpha) for smooth activations and alpha >> 1: the first order in the
             weight change, which sums over neurons with random signs. Corrected: the paper has 1/(sqrt(h) alpha)
-            (section 5), with the right power of alpha.
+            (section 5), which is right only in the power of alpha.
         kernel_change_coherent: ~ (sqrt(h) alpha)^-2 for alpha* << alpha << 1: the second order, coherent over neurons.
             Not in the paper; it joins the lazy law to the feature-learning law.
         kernel_change_relu: ~ alpha^(-1/2) for relu networks, up to alpha of order n sqrt(h), where no neuron switches

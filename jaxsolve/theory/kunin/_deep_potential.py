@@ -80,7 +80,7 @@ class DeepPotential(AbstractRadialPotential):
         solution = optx.root_find(
             _balance,
             optx.Newton(rtol=tolerance, atol=tolerance),
-            jax.lax.stop_gradient(jnp.maximum(unseen, 1 - unseen)),  # left of the root of a concave function
+            jax.lax.stop_gradient(jnp.maximum(unseen, 1 - unseen)),  # left of the root: the function is concave
             (unseen, seen, order),
             throw=False,
         )

@@ -243,6 +243,6 @@ def _inner_square(square: Array, delta: Array, depth: int) -> Array:
         over = miss(middle, *jax.lax.stop_gradient((square, delta))) > 0
         return jnp.where(over, ends[0], middle), jnp.where(over, middle, ends[1])
 
-    root = jax.lax.stop_gradient(jax.lax.fori_loop(0, 100, halve, ends)[1])
+    root = jax.lax.stop_gradient(jax.lax.fori_loop(0, 100, halve, ends)[1])  # far below the rounding of float64
     slope = (depth * (root + delta) + root) * root ** (depth - 1)
     return root - miss(root, square, delta) / jax.lax.stop_gradient(slope)

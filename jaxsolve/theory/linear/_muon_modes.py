@@ -149,6 +149,6 @@ def _arrival(
         over = (reached(middle, *fixed[:2]) > fixed[2]) == rises
         return jnp.where(over, ends[0], middle), jnp.where(over, middle, ends[1])
 
-    root = jax.lax.fori_loop(0, 100, halve, ends)[1]
+    root = jax.lax.fori_loop(0, 100, halve, ends)[1]  # 100 halvings: far below the rounding of float64
     slope = jax.jvp(lambda t: reached(t, *fixed[:2]), (root,), (jnp.ones_like(root),))[1]
     return root + (target - reached(root, sizes, speeds)) / jax.lax.stop_gradient(nonzero(slope))

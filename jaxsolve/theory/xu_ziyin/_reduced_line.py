@@ -61,7 +61,7 @@ class ReducedLine(eqx.Module):
         k: Float[ArrayLike, "..."],
         y: Float[ArrayLike, "..."],
     ) -> "ReducedLine":
-        """From the paper's P, Q (eq. 9) and phi (eq. 21).
+        """The flow from the paper's P, Q (eq. 9) and phi (eq. 21).
 
         Derivatives in P and Q exist only where both are > 0 (elsewhere they are NaN), with `from_layers` always.
 
@@ -84,7 +84,7 @@ class ReducedLine(eqx.Module):
 
     @staticmethod
     def from_layers(a: Float[Array, " width"], b: Float[Array, " width"], k: Array, y: Array) -> "ReducedLine":
-        """From the two layers, each divided by the root of its rate; without cancellation."""
+        """The flow from the two layers, each divided by the root of its rate; without cancellation."""
         aa, bb, ab = jnp.sum(a**2), jnp.sum(b**2), jnp.sum(a * b)
         # |a|^2 |b|^2 - (a.b)^2 from the part of b orthogonal to a.
         projection = ab / jnp.where(aa == 0, 1, aa)
@@ -236,7 +236,7 @@ class ReducedLine(eqx.Module):
         """ln xi(t) (eq. 8), the angle of the hyperbolic rotation. Infinite at t = inf if it ends in the saddle."""
         solution = self._solve(t)
         growing = solution.start >= 0
-        # xi^2 = h_y/h_x, where h_y - h_x = 2 (y - f(0)) tau: the larger over the smaller, less 1, for log1p.
+        # xi^2 = h_y/h_x, where h_y - h_x = 2 (y - f(0)) tau: the larger over the smaller, minus 1, for log1p.
         ahead = 2 * magnitude(solution.start) * solution.tau / jnp.where(growing, solution.h_x, solution.h_y)
         return jnp.where(growing, 1, -1) * jnp.log1p(ahead) / 2
 
