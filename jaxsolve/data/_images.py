@@ -66,23 +66,23 @@ mnist = _collection(
     "mnist",
     MNIST,
     read_mnist,
-    """MNIST, 28 x 28 grey images of handwritten digits, from the official IDX files (plain or .gz).
+    """MNIST, 28 x 28 gray images of handwritten digits, from the official IDX files (plain or .gz).
 
-    The key may be traced, so this can be jitted and mapped over keys.
+    The key may be traced, so this function can be jitted and mapped over keys.
 
     Args:
         task: "classes" (one-hot, c = 10), "parity" (-1 for even, +1 for odd classes, c = 1) or a pair `(a, b)` of
             classes (only those two, -1 for a and +1 for b, c = 1).
         n_train: number of training samples.
         n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: number of standardized leading principal components of the training inputs to keep, as by
+        pca: number of standardized leading principal components of the training inputs to keep, as in
             `.transform(pca(k))`; None keeps the pixels. Needs `flatten=True`.
-        path: folder of the files, or its parent (the folder is then `mnist`). If None: the environment variable
-            JAXSOLVE_DATA, then `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
-        flatten: one vector of 784 pixels per image; otherwise `(1, 28, 28)`.
+        path: folder of the files, or its parent (which must then hold the folder `mnist`). None takes as the parent
+            the environment variable JAXSOLVE_DATA, then `jaxsolve` in the user's cache (XDG_CACHE_HOME or ~/.cache).
+        flatten: whether each image becomes a vector of 784 pixels; otherwise it has shape `(1, 28, 28)`.
         official_split: draw training samples from the official training files and test samples from the official
             test files; otherwise pool every image file found and split at random.
-        key: random key of the samples drawn; training and test samples never overlap.
+        key: random key for the choice of samples; training and test samples never overlap.
 
     Returns:
         A Dataset of the default float dtype with x of shape `(n, 784)`, `(n, 1, 28, 28)` or `(n, pca)`; pixels in
@@ -98,22 +98,22 @@ mnist = _collection(
         FileNotFoundError: files are missing; the message says which, where they were looked for and where to get
             them.
         TypeError: a count is not an integer, or `key` is not a key.
-        ValueError: a file is corrupt, the task is unknown, more samples are asked for than there are, `pca` is given
-            without flattening or exceeds the rank of the inputs.
+        ValueError: a file is corrupt, the task is unknown, there are too few samples, or `pca` is given without
+            flattening or exceeds the rank of the inputs.
     """,
 )
 fashion_mnist = _collection(
     "fashion_mnist",
     FASHION_MNIST,
     read_mnist,
-    """Fashion-MNIST, 28 x 28 grey images of ten kinds of clothing, from the official IDX files (plain or .gz).
+    """Fashion-MNIST, 28 x 28 gray images of ten kinds of clothing, from the official IDX files (plain or .gz).
 
-    Arguments, result and errors are those of `js.data.mnist`, except for:
+    Arguments, result and errors are as for `js.data.mnist`, except:
 
     Args:
-        task: classes are the official indices 0..9, and "parity" is that of the index.
-        path: the folder, where its parent is given, is `fashion_mnist`.
-        flatten: one vector of 784 pixels per image; otherwise `(1, 28, 28)`.
+        task: classes are the official indices 0..9, and "parity" is the parity of the index.
+        path: if this is the parent, the folder in it is `fashion_mnist`.
+        flatten: whether each image becomes a vector of 784 pixels; otherwise it has shape `(1, 28, 28)`.
 
     Example:
         >>> js.data.fashion_mnist(n_train=500, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
@@ -125,16 +125,16 @@ cifar10 = _collection(
     "cifar10",
     CIFAR10,
     read_cifar,
-    """CIFAR-10, 32 x 32 color images of ten kinds of things, from the official binary version.
+    """CIFAR-10, 32 x 32 color images of ten kinds of objects, from the official binary version.
 
-    Any of the five training files may be missing; `source` says how many images were found.
+    Some of the five training files may be missing; `source` says how many images were found.
 
-    Arguments, result and errors are those of `js.data.mnist`, except for:
+    Arguments, result and errors are as for `js.data.mnist`, except:
 
     Args:
-        task: classes are the official indices 0..9, and "parity" is that of the index.
-        path: the folder, where its parent is given, is `cifar-10-batches-bin`.
-        flatten: one vector of 3072 pixels per image (red, green, blue planes in turn); otherwise `(3, 32, 32)`.
+        task: classes are the official indices 0..9, and "parity" is the parity of the index.
+        path: if this is the parent, the folder in it is `cifar-10-batches-bin`.
+        flatten: whether each image becomes a vector of 3072 pixels (red, green, blue planes); else `(3, 32, 32)`.
 
     Example:
         >>> js.data.cifar10(n_train=500, flatten=False, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
