@@ -3,6 +3,7 @@
 from ._closures import closed as closed, contents as contents, opened as opened
 from ._dynamics import (
     AbstractChoice as AbstractChoice,
+    AbstractDescending as AbstractDescending,
     AbstractDynamics as AbstractDynamics,
     AbstractGrowing as AbstractGrowing,
     AbstractMarching as AbstractMarching,

@@ -55,12 +55,21 @@ class AbstractStreaming(AbstractDynamics):
     """A dynamics that draws fresh samples at every step if the problem is a stream."""
 
 
+class AbstractDescending(AbstractDynamics):
+    """A dynamics of parameters that descends the problem's `objective`, weight decay included."""
+
+
 def require_served(problem: Problem, dynamics: AbstractDynamics) -> None:
-    """Raises NotApplicable if the problem is a stream and the dynamics needs a training set."""
+    """Raises NotApplicable if the problem is a stream, or has weight decay, and the dynamics follows neither."""
     if problem.sampler is not None and not isinstance(dynamics, AbstractStreaming):
         raise NotApplicable(
             f"{dynamics.name} follows a training set, and a stream has none: take js.Descent(..., batch_size=, key=); "
             "or what it does on the samples that the stream holds, js.Problem(net, stream.x, stream.y)"
+        )
+    if problem.weight_decay is not None and not isinstance(dynamics, AbstractDescending):
+        raise NotApplicable(
+            f"{dynamics.name} does not follow weight decay, and this problem has it; take a dynamics of parameters, "
+            "such as js.GradientFlow() or js.Descent(...), or leave out weight_decay"
         )
 
 

@@ -19,6 +19,7 @@ from .._checks import (
     concrete,
     describe,
     in_float32,
+    one_number,
     require_finite,
     require_flag,
     require_settings,
@@ -75,6 +76,10 @@ class Problem(eqx.Module):
             dynamics that move the weights were seen to err by up to 100 times that: in float32 by 1e-2 |y| with
             `Scaling.lazy(1e3)`. Distances between kernels are squares of a change and err by twice as much. Larger
             errors give a warning; under a kernel that does not move, f - f_0 starts from exactly 0.
+        weight_decay: lambda >= 0, or None. Training then lowers L + lambda/2 |theta|^2 over all parameters: flows and
+            descent follow theta_l' = -eta_l (dL/dtheta_l + lambda theta_l), for SGD the same as
+            `optax.add_decayed_weights`. An array leaf, which can be swept. Reported losses are L alone. Closed forms
+            and flows under a fixed kernel do not apply.
         state: the state of a network made by `eqx.nn.make_with_state`, `nets.from_nnx_with_state` or
             `from_torch_with_state`; None for others. The network is called as `net(x, state) -> (out, state)` under
             `jax.vmap(..., axis_name="batch")`. With batch normalization the outputs, for any inputs, use the statistics
@@ -82,8 +87,8 @@ class Problem(eqx.Module):
             other inputs then pass through the network in inference mode. `eqx.nn.Dropout` is off in both.
 
     Raises:
-        ValueError: shapes do not match, data are empty or not finite, dtypes differ, or only one of a network with
-            state and its state is given.
+        ValueError: shapes do not match, data are empty or not finite, dtypes differ, weight_decay is negative, or
+            only one of a network with state and its state is given.
         TypeError: net or loss is not callable.
 
     Example:
@@ -110,6 +115,7 @@ class Problem(eqx.Module):
     initial_test: Float[Array, "m out"] | None
     state: eqx.nn.State | None
     sampler: Sampler | None  # of a stream, where x and y are a fixed set of samples
+    weight_decay: Float[Array, ""] | None
     out_shape: tuple[int, ...] = eqx.field(static=True)  # of the network's output for one sample
     centered: bool = eqx.field(static=True)  # changes the program
     own_rule: bool = eqx.field(static=True)  # whether the network has a custom backward rule
@@ -123,6 +129,7 @@ class Problem(eqx.Module):
         test: tuple[Any, Any] | None = None,
         loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
         centered: bool = False,
+        weight_decay: Any = None,
         state: eqx.nn.State | None = None,
     ):
         if not callable(net):
@@ -130,6 +137,7 @@ class Problem(eqx.Module):
         self.net, self.state = net, _read_state(net, state)
         self.loss, self.out_shape, self.sampler = find_loss(loss), (), None
         self.centered = require_flag(centered, "centered")
+        self.weight_decay = None if weight_decay is None else one_number(weight_decay, "weight_decay", zero=True)
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")
         warn_of_wrong_version()
@@ -341,14 +349,15 @@ class Problem(eqx.Module):
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        """True if all arrays are finite, no sigma or eta is negative, and the loss accepts the targets.
+        """True if all arrays are finite, no sigma, eta or decay is negative, and the loss accepts the targets.
 
         For use inside traces, where nothing raises.
         """
         finite = all_finite(eqx.filter(self, eqx.is_inexact_array))
         scaling = jnp.all(jnp.array([net.scaling.valid for net in networks_in(self.net)], bool))
         tested = True if self.y_test is None else accepts(self.loss, self.y_test)
-        return finite & scaling & accepts(self.loss, self.y) & tested
+        decay = True if self.weight_decay is None else self.weight_decay >= 0
+        return finite & scaling & accepts(self.loss, self.y) & tested & decay
 
     def network(self, params: PyTree) -> Any:
         """The network with these parameters. Raises ValueError if they do not fit the network."""
@@ -403,7 +412,20 @@ class Problem(eqx.Module):
 
     @hashable
     def objective(self, params: PyTree) -> Float[Array, ""]:
-        """The training loss.
+        """The function that training lowers: `training_loss`, and the `penalty` of weight decay."""
+        loss = self.training_loss(params)
+        return loss if self.weight_decay is None else loss + self.penalty(params)
+
+    def penalty(self, params: PyTree) -> Float[Array, ""]:
+        """lambda/2 |theta|^2; 0 without weight decay."""
+        if self.weight_decay is None:
+            return jnp.zeros((), self.dtype)
+        squares = [jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)]
+        return self.weight_decay.astype(self.dtype) / 2 * sum(squares[1:], squares[0])
+
+    @hashable
+    def training_loss(self, params: PyTree) -> Float[Array, ""]:
+        """The training loss L.
 
         Outputs that are too large to hold for all samples, as for language models, are computed for a few samples at a
         time, and recomputed in the backward pass.

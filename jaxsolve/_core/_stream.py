@@ -29,6 +29,7 @@ def Stream(  # named like a class, because it returns a `Problem`
     test: tuple[Any, Any] | None = None,
     loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
     centered: bool = False,
+    weight_decay: Any = None,
     state: eqx.nn.State | None = None,
 ) -> Problem:
     """The `Problem` of a network that sees every sample once: each step of `js.Descent` draws a fresh batch.
@@ -45,7 +46,7 @@ def Stream(  # named like a class, because it returns a `Problem`
             sweep may vary.
         key: the random key of the samples that are held.
         size: the number of samples that are held.
-        test, loss, centered, state: as for `js.Problem`.
+        test, loss, centered, weight_decay, state: as for `js.Problem`.
 
     Raises:
         TypeError: sample is not a function, cannot be traced or does not return a pair; key is not a `jax.random.key`.
@@ -85,7 +86,7 @@ def Stream(  # named like a class, because it returns a `Problem`
         )
     x, y = sampler(key, size)
     _require_size((x, y), size)
-    problem = Problem(net, x, y, test=test, loss=loss, centered=centered, state=state)
+    problem = Problem(net, x, y, test=test, loss=loss, centered=centered, weight_decay=weight_decay, state=state)
     return eqx.tree_at(lambda p: p.sampler, problem, sampler, is_leaf=lambda leaf: leaf is None)
 
 

@@ -99,7 +99,7 @@ class View(eqx.Module):
     def loss(self) -> Float[Array, ""]:
         """The training loss."""
         if self.given_outputs is None:
-            return self.problem.objective(self._known_params("the loss"))
+            return self.problem.training_loss(self._known_params("the loss"))
         return self.problem.loss.value(self.given_outputs, self.problem.y)
 
     def given(self, name: str) -> Array | None:

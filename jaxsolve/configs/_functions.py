@@ -47,11 +47,13 @@ class ConfiguredProblem:
         return Recipe(_problem, read_arguments(_problem, self.table, "problem", "[problem]"), "problem")
 
 
-def _problem(*, network: Any, data: Any, transform: Any = (), loss: Any = MSE(), centered: bool = False) -> Problem:
+def _problem(
+    *, network: Any, data: Any, transform: Any = (), loss: Any = MSE(), centered: bool = False, weight_decay: Any = None
+) -> Problem:
     """The problem that the entries of a table `[problem]` describe."""
     for each in transform if isinstance(transform, tuple) else (transform,):
         data = data.transform(each)
-    rest: dict[str, Any] = {"test": data.test, "loss": loss, "centered": centered}
+    rest: dict[str, Any] = {"test": data.test, "loss": loss, "centered": centered, "weight_decay": weight_decay}
     state = eqx.nn.State(network)  # of batch normalization
     if jax.tree.leaves(state):
         network, rest["state"] = eqx.nn.delete_init_state(network), state

@@ -9,7 +9,7 @@ from .._core import Problem
 from ..losses import Hinge
 from ._expansion import Flowing
 from ._exponential import AbstractExponential
-from ._kernel_part import frozen_jacobian, JacobianAndModes, kernel_part, KernelPart
+from ._kernel_part import frozen_jacobian, JacobianAndModes, kernel_part, KernelPart, require_no_decay
 from ._linear_part import Model
 from ._modes import no_modes
 from ._tableau import AbstractTableau, LOG_TIME_3
@@ -72,6 +72,7 @@ class FunctionSpace(AbstractExponential):
         return 1
 
     def known(self, y0: Flowing) -> JacobianAndModes:
+        require_no_decay(self._problem, type(self).__name__)
         if isinstance(self._problem.loss, Hinge):
             _log.info("plain hinge has no Hessian: FunctionSpace integrates it as an explicit method")
         model = self.model

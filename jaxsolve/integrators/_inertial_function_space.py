@@ -9,7 +9,7 @@ from ._expansion import Flowing
 from ._exponential import AbstractExponential
 from ._function_space import FunctionSpace
 from ._inertial_part import InertialModel, InertialPart
-from ._kernel_part import JacobianAndModes
+from ._kernel_part import JacobianAndModes, require_no_decay
 from ._linear_part import Model
 from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
 
@@ -60,6 +60,7 @@ class InertialFunctionSpace(AbstractExponential):
         return self._inner.kernels
 
     def known(self, y0: Flowing) -> JacobianAndModes:
+        require_no_decay(self._problem, type(self).__name__)
         return self._inner.known(_position(y0))
 
     def linear_part(

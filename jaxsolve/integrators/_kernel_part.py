@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._core import flat_rates, Problem
+from .._core import flat_rates, NotApplicable, Problem
 from .._numerics import HeldModule, nonzero, phi
 from ..kernels._internal import LayeredJacobian
 from ._linear_part import AbstractLinearPart, Model, Span, Term
@@ -39,6 +39,15 @@ class FunctionJacobian(eqx.Module):
         """The NTK on the training set; `eta` are the problem's own rates."""
         del eta
         return self.held.module.kernel(self.params, self.held.module.x)
+
+
+def require_no_decay(problem: Problem, method: str) -> None:
+    """Raises NotApplicable for weight decay: its force is no combination of the outputs' gradients."""
+    if problem.weight_decay is not None:
+        raise NotApplicable(
+            f"{method} follows the kernel alone, and this problem has weight decay; take another integrator, such as "
+            "GradientFlow(diffrax.Tsit5()), or none, to let the problem choose"
+        )
 
 
 def jacobian(problem: Problem, params: PyTree) -> LayeredJacobian | FunctionJacobian:

@@ -26,15 +26,19 @@ def exact(problem: Problem) -> AbstractRandomAccess:
 
     Raises:
         TypeError: the argument is not a problem, or its numbers are traced.
-        NotApplicable: the problem is a stream, or no closed form solves it. The message names the nearest form first,
-            the one that misses the fewest assumptions by the least, then all others, each with what it misses and by
-            how much.
+        NotApplicable: the problem is a stream or has weight decay, or no closed form solves it. The message names the
+            nearest form first, the one that misses the fewest assumptions by the least, then all others, each with what
+            it misses and by how much.
     """
     require_problem(problem)
     if problem.sampler is not None:
         raise NotApplicable(
             "a closed form follows a training set, and a stream has none; of SGD on a linear model there is "
             "js.theory.online_sgd. Of the samples that it holds: js.exact(js.Problem(net, stream.x, stream.y))"
+        )
+    if problem.weight_decay is not None:
+        raise NotApplicable(
+            "no closed form covers weight decay: leave weight_decay out of the problem, or run js.GradientFlow()"
         )
     missed = []
     for form in (TwoLayerLine(), SingleNeuronFlow(), Balanced(), DeepBalanced(), DecoupledModes()):

@@ -38,7 +38,7 @@ class _LossFraction(AbstractCondition):
 
     def value(self, view: View) -> Float[Array, ""]:
         problem = view.problem
-        return view.loss - self.fraction.astype(view.loss.dtype) * problem.objective(problem.params)
+        return view.loss - self.fraction.astype(view.loss.dtype) * problem.training_loss(problem.params)
 
 
 class _MarginAbove(AbstractCondition):

@@ -23,6 +23,7 @@ from ..._checks import (
     require_steps,
 )
 from ..._core import (
+    AbstractDescending,
     AbstractSavingState,
     AbstractStepping,
     AbstractStoppable,
@@ -79,7 +80,7 @@ class DescentState(AbstractSavingState):
     result: RESULTS
 
 
-class Descent(AbstractStoppable, AbstractStreaming, AbstractStepping):
+class Descent(AbstractStoppable, AbstractDescending, AbstractStreaming, AbstractStepping):
     """Steps of an optax optimizer; per-layer eta multiplies its updates.
 
     A step of rate r stands for the gradient-flow time r, or r/(1 - beta) with momentum beta. Parameters are saved after

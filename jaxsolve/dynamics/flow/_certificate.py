@@ -18,7 +18,8 @@ def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
     """
     dtype = problem.dtype
     net = problem.net
-    if not isinstance(net, nets.AbstractNetwork):
+    # Weight decay takes from what gradient flow would conserve.
+    if problem.weight_decay is not None or not isinstance(net, nets.AbstractNetwork):
         return jnp.full((), jnp.nan, dtype)
     before, now = (net.conserved(p, problem.eta) for p in (problem.params, params))
     if not now:

@@ -63,7 +63,7 @@ class _ProblemSizes(NamedTuple):
     Attributes:
         outputs, parameters: their numbers; outputs are those on the training set.
         gradient: operations of one gradient.
-        held: bytes that `FunctionSpace` needs.
+        held: bytes that `FunctionSpace` needs; inf where it does not apply.
         samples: number of samples if they may meet kinks, else 0.
         jumps: whether the loss itself has kinks, and no curvature from which to estimate the stiffness.
     """
@@ -71,7 +71,7 @@ class _ProblemSizes(NamedTuple):
     outputs: int
     parameters: int
     gradient: float
-    held: int
+    held: float
     samples: int
     jumps: bool
 
@@ -252,14 +252,16 @@ def _sizes(problem: Problem) -> _ProblemSizes:
         held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(records) if hasattr(leaf, "shape"))
     else:
         held = outputs * parameters  # a whole Jacobian
+    # The step and its dense output hold activations; of the kernel there are also eigenvectors and work space. With
+    # weight decay it does not apply.
+    held = item * (3 * held + 8 * outputs**2) if problem.weight_decay is None else math.inf
     operations = flop(lambda p: jax.grad(p.objective)(p.params), problem)
     return _ProblemSizes(
         outputs=outputs,
         parameters=parameters,
         # If XLA gives no count: a product and a sum per sample and parameter forward, and twice that backward.
         gradient=_CALL + (operations if np.isfinite(operations) else 6 * samples_in(problem.x) * parameters),
-        # The step and its dense output hold signals; besides the kernel there are eigenvectors and workspace.
-        held=item * (3 * held + 8 * outputs**2),
+        held=held,
         samples=samples_in(problem.x) if kinked(problem) else 0,
         jumps=isinstance(problem.loss, losses.Hinge),
     )

@@ -19,7 +19,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._checks import require_flag, require_number, require_steps
-from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, March, Problem, Quantity
+from ..._core import (
+    AbstractDescending,
+    AbstractMarching,
+    AbstractSavingState,
+    AbstractStoppable,
+    March,
+    Problem,
+    Quantity,
+)
 from ..._numerics import all_finite
 from ..._results import RESULTS
 from ...integrators import AbstractExponential, RungeKuttaChebyshev
@@ -70,7 +78,7 @@ def read_options(rtol: Any, atol: Any, until: Any, max_steps: Any, land_on_ts: A
     return FlowOptions(number(rtol, "rtol"), number(atol, "atol"), check_until(until), steps, land)
 
 
-class AbstractFlow(AbstractStoppable, AbstractMarching):
+class AbstractFlow(AbstractStoppable, AbstractDescending, AbstractMarching):
     """A march with steps by diffrax, which ends where a condition is met.
 
     Attributes:

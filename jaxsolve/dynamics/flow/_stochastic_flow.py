@@ -10,7 +10,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ..._checks import concrete, describe, is_real, one_number, require_key, require_steps
-from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
+from ..._core import (
+    AbstractDescending,
+    AbstractMarching,
+    AbstractSavingState,
+    AbstractStoppable,
+    is_key,
+    March,
+    Problem,
+    Quantity,
+    View,
+)
 from ..._numerics import all_finite, nonzero, samples_in
 from ..._results import RESULTS
 from ...losses._internal import count
@@ -39,7 +49,7 @@ class StochasticState(AbstractSavingState):
     result: RESULTS
 
 
-class StochasticFlow(AbstractStoppable, AbstractMarching):
+class StochasticFlow(AbstractStoppable, AbstractDescending, AbstractMarching):
     r"""Steps along mini-batch gradients, with batch sizes that keep the noise at a fixed temperature.
 
     A step is $\theta_l \leftarrow \theta_l - dt\, \eta_l \nabla_l L_{batch}$, where the batch is b of the n samples,
@@ -307,4 +317,4 @@ def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) ->
 
 def _weighted_loss(problem: Problem, params: PyTree, weights: Float[Array, " n"]) -> Float[Array, ""]:
     each = jax.vmap(problem.loss.pointwise)(problem.outputs(params), problem.y)
-    return jnp.sum(weights * each) / count(problem.loss, problem.y, each.dtype)
+    return jnp.sum(weights * each) / count(problem.loss, problem.y, each.dtype) + problem.penalty(params)
