@@ -1,5 +1,6 @@
 """The command line."""
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -163,7 +164,7 @@ def _errata_tables(results: tuple) -> list[Table]:
             tables[paper].add_column(column, justify="right")
     for result in results:
         erratum = result.erratum
-        words = [Text(part.replace("`", "")) for part in (erratum.equation, erratum.printed, erratum.corrected)]
+        words = [Text(re.sub("[`$]", "", part)) for part in (erratum.equation, erratum.printed, erratum.corrected)]
         errors = [show_error(error) for error in (result.printed_error, result.corrected_error)]
         tables[erratum.paper].add_row(*words, *errors)
     return list(tables.values())

@@ -9,7 +9,7 @@ from ._erratum import Checked, Row
 
 PREFACE = """# Errata
 
-For those who use an equation of these papers: look here first whether it is right in print.
+For those who use an equation of these papers: check here first whether it is printed correctly.
 
 Errors found in the papers that jaxsolve builds on, and the equations it uses in their place.
 
@@ -28,7 +28,7 @@ integration. Where jaxsolve uses an equation beyond the case for which it was pr
 CLOSING = """## Not recomputed
 
 Two slips in captions of Kunin et al.: appendix D.3 is headed as being on figure 5 and describes figure 6; the caption
-of figure 11 calls `alpha < 1` smoother, where the convention of the paper and its figure 6(b) have `alpha > 1`.
+of figure 11 calls $\\alpha < 1$ smoother, where the convention of the paper and its figure 6(b) have $\\alpha > 1$.
 """
 
 
@@ -70,7 +70,7 @@ def _table_row(result: Checked) -> str:
         show_error(result.printed_error),
         show_error(result.corrected_error),
     ]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(cells) + " |"
 
 
 def _paragraph(result: Checked) -> str:

@@ -92,7 +92,7 @@ def _readout_speed() -> Rows:
         w, w_dot = chain.weights[-1][0], velocity(chain.problem(S))[-1][0]
         u = np.linalg.norm(w)
         rest = S[0] - u**L
-        yield Row(f"t = {t:g}", unit(w) @ w_dot, u ** (2 * L - 2) * rest, u ** (L - 1) * rest)
+        yield Row(f"$t = {t:g}$", unit(w) @ w_dot, u ** (2 * L - 2) * rest, u ** (L - 1) * rest)
 
 
 def _mode_speed() -> Rows:
@@ -104,7 +104,7 @@ def _mode_speed() -> Rows:
         return solve_ivp(speed, (0, ts[-1]), U0**Ls, "DOP853", ts[1:], rtol=1e-12, atol=1e-14).y
 
     truth = [_learned(int(L), ts)[1:] for L in Ls]
-    labels = [f"L = {L:g}, t = {t:g}" for L in Ls for t in ts[1:]]
+    labels = [f"$L = {L:g}$, $t = {t:g}$" for L in Ls for t in ts[1:]]
     return rows(labels, np.ravel(truth), solved(1.0).ravel(), solved(Ls).ravel())
 
 
@@ -114,14 +114,14 @@ def _early_growth() -> Rows:
         c0, power = u0**L, -(L - 2) / L
         t = 0.5 * c0**power / ((L - 2) * S[0])  # half-way to where the approximation diverges
         printed, corrected = ((c0**power - rate * S[0] * t) ** (1 / power) for rate in ((L - 2) / L, L - 2))
-        yield Row(f"c/c_0, L = {L}", _learned(L, [0.0, t], u0)[1] / c0, printed / c0, corrected / c0)
+        yield Row(f"$c/c_0$, $L = {L}$", _learned(L, [0.0, t], u0)[1] / c0, printed / c0, corrected / c0)
 
 
 def _half_times() -> Rows:
     s = np.ones(1)
     for sigma in (1e-2, 1e-3, 1e-4):
         log = np.log(1 / sigma**2)
-        yield Row(f"sigma = {sigma:g}", time_of_loss(balanced([sigma], np.ones(2)).problem(s), 1 / 8), log, log / 2)
+        yield Row(rf"$\sigma = {sigma:g}$", time_of_loss(balanced([sigma], np.ones(2)).problem(s), 1 / 8), log, log / 2)
 
 
 def _learning_time() -> Rows:
@@ -130,7 +130,7 @@ def _learning_time() -> Rows:
         half = time_of_loss(chain.problem(S), S[0] ** 2 / 8)
         unit_of_time = sigma ** (2 - L) / S[0]
         printed = sigma ** (-L - 2) * L / (L - 2) / S[0]
-        said = f"t s sigma^(L-2), L = {L}, sigma = {sigma:g}"
+        said = rf"$t s \sigma^{{L-2}}$, $L = {L}$, $\sigma = {sigma:g}$"
         yield Row(said, half / unit_of_time, printed / unit_of_time, 1 / (L - 2))
 
 
@@ -147,7 +147,7 @@ def _alignment_speed() -> Rows:
     squares = along @ along, across @ across
     truth = (2 * along @ (W_dot @ beta) * squares[1] - squares[0] * 2 * across @ (W_dot @ v)) / squares[1] ** 2
     form = 2 * along @ (layers[1].T @ last[0]) / squares[1]
-    yield Row("L = 3, sigma = 1e-3", float(truth), form, s[0] * form)
+    yield Row(r"$L = 3$, $\sigma = 10^{-3}$", float(truth), form, s[0] * form)
 
 
 def _singular_side() -> Rows:
@@ -156,7 +156,7 @@ def _singular_side() -> Rows:
     for l in (1, 2):
         left, _, right = np.linalg.svd(chain.weights[l - 1])
         _, _, above = np.linalg.svd(chain.weights[(1, DEPTH - 1)[l - 1]])
-        yield Row(f"overlap with r_{l + 1}", 1.0, abs(right[0] @ above[0]), abs(left[:, 0] @ above[0]))
+        yield Row(f"overlap with $r_{l + 1}$", 1.0, abs(right[0] @ above[0]), abs(left[:, 0] @ above[0]))
 
 
 def _finite_start() -> Rows:
@@ -168,7 +168,7 @@ def _finite_start() -> Rows:
         root, total = s ** (1 / DEPTH), np.sum(g)
         printed = s**2 - total * sigma**2 / (2 * DEPTH * root)
         corrected = root**2 - total * sigma**2 / DEPTH
-        yield Row(f"u^2, sigma = {sigma:g}", np.linalg.norm(chain.weights[-1]) ** 2, printed, corrected)
+        yield Row(rf"$u^2$, $\sigma = {sigma:g}$", np.linalg.norm(chain.weights[-1]) ** 2, printed, corrected)
 
 
 # --- kernels
@@ -181,7 +181,7 @@ def _spike() -> Rows:
     L, ts, modes = 3, np.array([0.0, 1.0, 3.0]), frame(1)[:, :2].T
     for t, chain in zip(ts, balanced([0.5], RATES).follow(S, ts), strict=True):
         driving = kernel(chain.weights, modes, chain.eta)[:, 0, :, 0]
-        yield Row(f"A/B, t = {t:g}", driving[0, 0] / driving[1, 1] - 1, np.sum(RATES[0] / RATES[1:]), L - 1)
+        yield Row(f"$A/B$, $t = {t:g}$", driving[0, 0] / driving[1, 1] - 1, np.sum(RATES[0] / RATES[1:]), L - 1)
 
 
 def _prefactor(rates: Float[np.ndarray, " layers"], l: int) -> float:
@@ -196,9 +196,9 @@ def _final_kernel() -> Rows:
         A, B = sum(_prefactor(rates, l) for l in (2, 3)), _prefactor(rates, 1)
         G = np.prod(np.sqrt(rates / rates[-1]))
         truth = np.diag(kernel(chain.weights, modes, chain.trained)[:, 0, :, 0])
-        for place, value, share in zip(("beta, beta", "v, v"), truth, (A + B, B), strict=True):
+        for place, value, share in zip((r"\beta, \beta", "v, v"), truth, (A + B, B), strict=True):
             printed, corrected = S[0] ** (2 * L - 2) * share, (S[0] / G) ** (2 * (L - 1) / L) * share
-            yield Row(f"K({place}), {name}", value, printed, corrected)
+            yield Row(f"$K({place})$, {name}", value, printed, corrected)
 
 
 def _layer_kernel() -> Rows:
@@ -226,105 +226,108 @@ def _many_outputs() -> Rows:
                 printed += np.einsum("ab,ij->iajb", out, into)
                 below = np.eye(SIZE) if l == 1 else into
                 corrected += _prefactor(rates, l) * np.einsum("ab,ij->iajb", out, below)
-            yield matrix_row(f"{name}, t = {t}", truth, printed, corrected)
+            yield matrix_row(f"{name}, $t = {t}$", truth, printed, corrected)
 
 
 ERRATA = (
     erratum(
         "sections 3.1.2 and 4.2",
-        "learning begins at `t = (1/s) log(s/sigma^2)`; modes at `(1/s_alpha) log(s_alpha/u_0^2)`",
-        "`t = (1/2s) log(s/sigma^2)`; modes at `(1/(2 s_alpha)) log(s_alpha/u_0^2)`",
-        "In the solution given there, `u^2` grows like `e^(2st)`.",
-        "time at which f is half-way, from an aligned start of scale sigma, L = 2, s = 1",
+        r"learning begins at $t = \frac{1}{s} \log(s/\sigma^2)$; modes at $\frac{1}{s_\alpha} \log(s_\alpha/u_0^2)$",
+        r"$t = \frac{1}{2s} \log(s/\sigma^2)$; modes at $\frac{1}{2 s_\alpha} \log(s_\alpha/u_0^2)$",
+        "In the solution given there, $u^2$ grows like $e^{2st}$.",
+        r"time at which $f$ is half-way, from an aligned start of scale $\sigma$, $L = 2$, $s = 1$",
         _half_times,
     ),
     erratum(
         "text at eq. 33",
-        "`r_{l+1}` is the right singular vector of `W^l`",
-        "`r_{l+1}` is the left singular vector of `W^l`",
-        "`W^l = u r_{l+1} r_l^T`, as the next sentence has it.",
+        "$r_{l+1}$ is the right singular vector of $W^l$",
+        "$r_{l+1}$ is the left singular vector of $W^l$",
+        r"$W^l = u r_{l+1} r_l^\top$, as the next sentence has it.",
         "overlap of that singular vector with the right one of the layer above, which must be 1",
         _singular_side,
     ),
     erratum(
         "eq. 38",
-        "`du/dt = u^(2L-2) (s - u^L)`",
-        "`du/dt = u^(L-1) (s - u^L)`",
+        "$du/dt = u^{2L-2} (s - u^L)$",
+        "$du/dt = u^{L-1} (s - u^L)$",
         "The sentence after it has the right exponent.",
-        "speed of the last layer, L = 3",
+        "speed of the last layer, $L = 3$",
         _readout_speed,
     ),
     erratum(
         "eq. 39, section 4.1.1, figure 4",
-        "`dc/dt = c^(2-2/L) (s - c)`",
-        "`dc/dt = L c^(2-2/L) (s - c)`",
-        "The chain rule for `c = u^L` brings a factor L, which for L = 2 is that of appendix B.3.",
-        "`c(t)` for L = 2, 3, 4 from u = 0.35",
+        "$dc/dt = c^{2-2/L} (s - c)$",
+        "$dc/dt = L c^{2-2/L} (s - c)$",
+        "The chain rule for $c = u^L$ brings a factor $L$, which for $L = 2$ is that of appendix B.3.",
+        "$c(t)$ for $L$ = 2, 3, 4 from $u = 0.35$",
         _mode_speed,
     ),
     erratum(
         "eq. 40",
-        "`c = [c_0^(-(L-2)/L) - ((L-2)/L) s t]^(-L/(L-2))`",
-        "`c = [c_0^(-(L-2)/L) - (L-2) s t]^(-L/(L-2))`",
-        "The factor L of eq. 39.",
-        "growth of c half-way to the divergence of the corrected form",
+        r"$c = [c_0^{-(L-2)/L} - \frac{L-2}{L} s t]^{-L/(L-2)}$",
+        "$c = [c_0^{-(L-2)/L} - (L-2) s t]^{-L/(L-2)}$",
+        "The factor $L$ of eq. 39.",
+        "growth of $c$ half-way to the divergence of the corrected form",
         _early_growth,
     ),
     erratum(
         "text below eq. 40",
-        "time to learn `t = (1/s) (L/(L-2)) sigma^(-L-2)`",
-        "`t = (1/s) (1/(L-2)) sigma^(-(L-2))`",
-        "A sign is lost in the exponent, and the factor L is that of eq. 39; both forms are for sigma -> 0.",
-        "half time in units of `sigma^(2-L)/s`",
+        r"time to learn $t = \frac{1}{s} \frac{L}{L-2} \sigma^{-L-2}$",
+        r"$t = \frac{1}{s} \frac{1}{L-2} \sigma^{-(L-2)}$",
+        r"A sign is lost in the exponent, and the factor $L$ is that of eq. 39; both forms are for $\sigma \to 0$.",
+        r"half time in units of $\sigma^{2-L}/s$",
         _learning_time,
     ),
     erratum(
         "eq. 41",
-        "`2 beta^T W^1T ... w_L/|W^1 v|^2`",
-        "`2 s beta^T W^1T ... w_L/|W^1 v|^2`",
-        "A factor s is missing; the order in sigma is right.",
-        "the derivative at a random small start, s = 3",
+        r"$2 \beta^\top W^{1\top} \cdots w_L/\lvert W^1 v \rvert^2$",
+        r"$2 s \beta^\top W^{1\top} \cdots w_L/\lvert W^1 v \rvert^2$",
+        r"A factor $s$ is missing; the order in $\sigma$ is right.",
+        "the derivative at a random small start, $s = 3$",
         _alignment_speed,
     ),
     erratum(
         "eq. 59",
-        "`u^2 = s^2 - g sigma^2/(2 L s^(1/L))`",
-        "`u^2 = s^(2/L) - g sigma^2/L`",
-        "The leading term must solve `u^L = s`; the correction printed is that of u, not of its square.",
-        "`u^2` of the last layer after training, L = 4, s = 1.7",
+        r"$u^2 = s^2 - g \sigma^2/(2 L s^{1/L})$",
+        r"$u^2 = s^{2/L} - g \sigma^2/L$",
+        "The leading term must solve $u^L = s$; the correction printed is that of $u$, not of its square.",
+        "$u^2$ of the last layer after training, $L = 4$, $s = 1.7$",
         _finite_start,
     ),
     erratum(
         "eqs. 34 to 37 and 10",
-        "`A/B = sum_{l>1} eta_1/eta_l`, right for the kernel as the paper defines it, `sum_l <d_l f, d_l f'>`; but the "
-        "prose concludes that faster first layers give more alignment",
-        "`A/B = L - 1` at any rates, for the kernel `sum_l eta_l <d_l f, d_l f'>` that drives f",
-        "The equations are no error, but f is driven by the kernel that weights every layer with its rate.",
-        "spike of the driving kernel, L = 3, rates 2, 0.7, 1.3",
+        r"$A/B = \sum_{l>1} \eta_1/\eta_l$, right for the kernel as the paper defines it, "
+        r"$\sum_l \langle \partial_l f, \partial_l f' \rangle$; but the prose concludes that faster first layers give "
+        "more alignment",
+        r"$A/B = L - 1$ at any rates, for the kernel $\sum_l \eta_l \langle \partial_l f, \partial_l f' \rangle$ that "
+        "drives $f$",
+        "The equations are no error, but $f$ is driven by the kernel that weights every layer with its rate.",
+        "spike of the driving kernel, $L = 3$, rates 2, 0.7, 1.3",
         _spike,
     ),
     erratum(
         "eq. 42",
-        "`K = s^(2L-2) x^T [A beta beta^T + B I] x'`",
-        "`K = (s/G)^(2(L-1)/L) x^T [A beta beta^T + B I] x'`, `G = prod_l sqrt(eta_l/eta_L)`",
-        "At convergence `G u^L = s`.",
-        "the kernel after training along beta and along v orthogonal to it, L = 3, s = 1.4",
+        r"$K = s^{2L-2} x^\top [A \beta \beta^\top + B I] x'$",
+        r"$K = (s/G)^{2(L-1)/L} x^\top [A \beta \beta^\top + B I] x'$, $G = \prod_l \sqrt{\eta_l/\eta_L}$",
+        "At convergence $G u^L = s$.",
+        r"the kernel after training along $\beta$ and along $v$ orthogonal to it, $L = 3$, $s = 1.4$",
         _final_kernel,
     ),
     erratum(
         "eq. 43, last line",
-        "`K_l = (y y^T)^(l/L)`",
-        "`K_l = |X^T beta|^(2-2l/L) (y y^T)^(l/L)`",
-        "The two agree only if `|X^T beta| = 1`.",
-        "relative error of the matrix `K_l` after training",
+        r"$K_l = (y y^\top)^{l/L}$",
+        r"$K_l = \lvert X^\top \beta \rvert^{2-2l/L} (y y^\top)^{l/L}$",
+        r"The two agree only if $\lvert X^\top \beta \rvert = 1$.",
+        "relative error of the matrix $K_l$ after training",
         _layer_kernel,
     ),
     erratum(
         "eq. 53",
-        "the term l = 1 has `sum_beta u_beta^0 r_1 r_1^T`; output vectors `r_L`",
-        "it has the identity `I_D`; output vectors `r_{L+1}`; every term the factor `prod_{l' != l} eta_l'/eta_L`",
+        r"the term $l = 1$ has $\sum_\beta u_\beta^0 r_1 r_1^\top$; output vectors $r_L$",
+        r"it has the identity $I_D$; output vectors $r_{L+1}$; every term the factor "
+        r"$\prod_{l' \neq l} \eta_{l'}/\eta_L$",
         "No layer stands below the first, so nothing projects its input on the learned modes.",
-        "relative error of the kernel, C = 2, D = 6, L = 3 (printed form with the right output vectors)",
+        "relative error of the kernel, $C = 2$, $D = 6$, $L = 3$ (printed form with the right output vectors)",
         _many_outputs,
     ),
 )

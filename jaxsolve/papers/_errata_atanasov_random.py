@@ -38,7 +38,7 @@ def _transfer() -> Rows:
         weights = spectrum * (np.swapaxes(x, 1, 2) @ np.linalg.solve(gram, (x @ target)[:, :, None]))[:, :, 0]
         measured = np.mean(np.sum((weights - target) ** 2, axis=1))
         form, kappa = _generalization(spectrum, target, samples, ridge)
-        yield Row(f"P = {samples}, A = {A:g}, alpha = {alpha:g}", measured, form, kappa**2 * form)
+        yield Row(rf"$P = {samples}$, $A = {A:g}$, $\alpha = {alpha:g}$", measured, form, kappa**2 * form)
 
 
 # --- eqs. 56, 57, 59: Gaussian weights of variance sigma^2/N_l at sigma = 1
@@ -67,7 +67,7 @@ def _equal_widths() -> Rows:
     edge = difference_edges(1.0, 1.0)[1]
     for n in (100, 200, 400):
         W, above = draw(120, n, n) / np.sqrt(n), draw(121, n, n) / np.sqrt(n)
-        yield Row(f"largest eigenvalue, N = {n}", np.linalg.eigvalsh(W @ W.T - above.T @ above)[-1], 0, edge)
+        yield Row(f"largest eigenvalue, $N = {n}$", np.linalg.eigvalsh(W @ W.T - above.T @ above)[-1], 0, edge)
 
 
 def _offsets(widths: tuple[int, ...]) -> Float[np.ndarray, " layers"]:
@@ -86,47 +86,47 @@ def _by_width(widths: tuple[int, ...], first: int, last: int) -> Float[np.ndarra
 
 
 def _offset() -> Rows:
-    labels = [f"g_{l}" for l in range(1, len(UNEVEN))]
+    labels = [f"$g_{l}$" for l in range(1, len(UNEVEN))]
     return rows(labels, _offsets(UNEVEN), _by_width(UNEVEN, 0, -1), _by_width(UNEVEN, 1, 0))
 
 
 def _total_offset() -> Rows:
-    for name, widths in (("g, widths 30, 50, 20, 40, 10", UNEVEN), ("g, equal widths", EVEN)):
+    for name, widths in (("$g$, widths 30, 50, 20, 40, 10", UNEVEN), ("$g$, equal widths", EVEN)):
         yield Row(name, *(np.sum(g) for g in (_offsets(widths), _by_width(widths, 0, 0), _by_width(widths, 1, 0))))
 
 
 ERRATA = (
     erratum(
         "eq. 46, and the display below eq. 48",
-        "`E_g = 1/(1 - gamma) sum_k <y phi_k>^2/(lambda_k P + kappa)^2`",
-        "`E_g = kappa^2/(1 - gamma) sum_k <y phi_k>^2/(lambda_k P + kappa)^2`",
-        "Without samples `gamma = 0`, and `E_g` must be `<y^2>`.",
-        "mean test error of kernel ridge regression over 300 draws, D = 100, ridge 0.1",
+        r"$E_g = 1/(1 - \gamma) \sum_k \langle y \phi_k \rangle^2/(\lambda_k P + \kappa)^2$",
+        r"$E_g = \kappa^2/(1 - \gamma) \sum_k \langle y \phi_k \rangle^2/(\lambda_k P + \kappa)^2$",
+        r"Without samples $\gamma = 0$, and $E_g$ must be $\langle y^2 \rangle$.",
+        "mean test error of kernel ridge regression over 300 draws, $D = 100$, ridge 0.1",
         _transfer,
     ),
     erratum(
         "eq. 56",
-        "`W^l W^lT - W^{l+1}T W^{l+1}` concentrates on `sigma^2 (1 - N_{l+2}/N_{l+1}) I` for large widths",
-        "that is its mean; it concentrates only for `N_l >> N_{l+1}` and `N_{l+2} >> N_{l+1}`; "
-        "at equal widths the spectrum fills +-`((1 + sqrt 5)/2)^(5/2) sigma^2`",
+        r"$W^l W^{l\top} - W^{l+1\top} W^{l+1}$ concentrates on $\sigma^2 (1 - N_{l+2}/N_{l+1}) I$ for large widths",
+        r"that is its mean; it concentrates only for $N_l \gg N_{l+1}$ and $N_{l+2} \gg N_{l+1}$; "
+        r"at equal widths the spectrum fills $\pm ((1 + \sqrt{5})/2)^{5/2} \sigma^2$",
         "At a fixed ratio of widths the eigenvalues follow a free difference of Marchenko-Pastur laws.",
-        "largest eigenvalue at sigma = 1 and equal widths, where the printed form gives 0",
+        r"largest eigenvalue at $\sigma = 1$ and equal widths, where the printed form gives 0",
         _equal_widths,
     ),
     erratum(
         "eq. 57",
-        "`g_l = L - l - sum_{k=l}^{L-1} N_{k+1}/N_k`",
-        "`g_l = L - l - sum_{k=l+1}^{L} N_{k+1}/N_k`",
-        "The recursion of eq. 57 has the ratio `N_{l+2}/N_{l+1}` at layer l.",
-        "`g_l` from the mean eigenvalues of 500 draws, widths 30, 50, 20, 40, 10",
+        r"$g_l = L - l - \sum_{k=l}^{L-1} N_{k+1}/N_k$",
+        r"$g_l = L - l - \sum_{k=l+1}^{L} N_{k+1}/N_k$",
+        "The recursion of eq. 57 has the ratio $N_{l+2}/N_{l+1}$ at layer $l$.",
+        "$g_l$ from the mean eigenvalues of 500 draws, widths 30, 50, 20, 40, 10",
         _offset,
     ),
     erratum(
-        "eq. 59, g",
-        "`g = L(L-1)/2 - sum_{l=1}^L sum_{k=l}^L N_{k+1}/N_k`",
-        "`g = L(L-1)/2 - sum_{l=1}^L sum_{k=l+1}^L N_{k+1}/N_k`",
-        "The sum over `g_l` of eq. 57 corrected; as printed g is -L for equal widths, where the text has 0.",
-        "sum of the `g_l` from the mean eigenvalues of 500 draws",
+        "eq. 59, $g$",
+        r"$g = L(L-1)/2 - \sum_{l=1}^L \sum_{k=l}^L N_{k+1}/N_k$",
+        r"$g = L(L-1)/2 - \sum_{l=1}^L \sum_{k=l+1}^L N_{k+1}/N_k$",
+        "The sum over $g_l$ of eq. 57 corrected; as printed, $g$ is $-L$ for equal widths, where the text has 0.",
+        "sum of the $g_l$ from the mean eigenvalues of 500 draws",
         _total_offset,
     ),
 )

@@ -150,7 +150,7 @@ def _early_kernel() -> Rows:
         moved = start.w + np.outer(start.a * turn + w0 * (up - 1), beta)
         grown = start.a * up + w0 * turn
         printed = start.q * np.cosh(2 * s * t) * rank_one + M[0]
-        yield matrix_row(f"s t = {s * t:.2g}", truth, printed, moved.T @ moved + grown @ grown * np.eye(IN))
+        yield matrix_row(f"$s t = {s * t:.2g}$", truth, printed, moved.T @ moved + grown @ grown * np.eye(IN))
 
 
 def _orthogonal_growth() -> Rows:
@@ -159,7 +159,7 @@ def _orthogonal_growth() -> Rows:
     for t, w_t, a_t in zip(ts, *_follow(start, s, ts, eta=eta), strict=True):
         w_dot, a_dot = velocity(_whitened(_TwoLayerWeights(start.beta, w_t, a_t), s, eta))
         truth, r = 2 * (w_t @ v) @ (w_dot @ v) + 2 * a_t @ a_dot[0], a_t @ w_t @ start.beta
-        yield Row(f"eta s t = {eta * s * t:.2g}", truth, 2 * r, 2 * eta * s * r)
+        yield Row(rf"$\eta s t = {eta * s * t:.2g}$", truth, 2 * r, 2 * eta * s * r)
 
 
 def _full_training() -> Rows:
@@ -174,7 +174,7 @@ def _full_training() -> Rows:
         printed = np.array([np.sinh(2 * s * t), np.cosh(2 * s * t)]) * 2 * s / (up - 1 + 2 * s / q)
         scale = s / ((q + r) * (up - 1) + 2 * s)
         corrected = scale * np.array([(q + r) * up - (q - r) * down, (q + r) * up + (q - r) * down])
-        labels = [f"{name}, seed {seed}, r_0/q_0 = {r / q:.2g}" for name in "rq"]
+        labels = [f"${name}$, seed {seed}, $r_0/q_0 = {r / q:.2g}$" for name in "rq"]
         yield from rows(labels, [a_t @ w_t, (a_t @ a_t + w_t @ w_t) / 2], printed, corrected)
 
 
@@ -209,74 +209,77 @@ def _laziness() -> Rows:
         losses.append(residual @ residual / 2)
         speeds.append(moving * losses[-1] / abs(loss_dot))
     speeds, losses = np.array(speeds) / speeds[0], np.array(losses) / losses[0]
-    return rows([f"|y| = {size:g}" for size in sizes], speeds, 1 / losses, losses / sizes)
+    return rows([rf"$\lvert y \rvert = {size:g}$" for size in sizes], speeds, 1 / losses, losses / sizes)
 
 
 ERRATA = (
     erratum(
         "eq. 2, prefactor",
-        "`f(t) = f_0 + int k_t exp(-eta int K) (y - f_0) dt`",
-        "`f(t) = f_0 + eta int k_t T-exp(-eta int K) (y - f_0) dt`",
-        "Eq. 1 has the learning rate in front of `k_t`.",
-        "`f(x)` on new inputs at eta = 0.4 (printed form with the exponential ordered)",
+        r"$f(t) = f_0 + \int k_t \exp(-\eta \int K) (y - f_0) dt$",
+        r"$f(t) = f_0 + \eta \int k_t \mathcal{T} \exp(-\eta \int K) (y - f_0) dt$, $\mathcal{T}$ ordering in time",
+        "Eq. 1 has the learning rate in front of $k_t$.",
+        r"$f(x)$ on new inputs at $\eta = 0.4$ (printed form with the exponential ordered)",
         _prefactor,
     ),
     erratum(
         "eq. 2, exponential",
-        "`exp(-eta int_0^t K(t') dt')`",
-        "`T-exp(-eta int_0^t K(t') dt')`, ordered in time",
+        r"$\exp(-\eta \int_0^t K(t') dt')$",
+        r"$\mathcal{T} \exp(-\eta \int_0^t K(t') dt')$, ordered in time",
         "Kernels of different times do not commute once features are learned.",
-        "`f(x)` on new inputs (printed form with the right prefactor)",
+        "$f(x)$ on new inputs (printed form with the right prefactor)",
         _time_order,
     ),
     erratum(
         "eqs. 7 and 19",
-        "`M = q_0 cosh(2 eta s t) [beta beta^T + I] + M_0`",
-        "`M = W^T W + |a|^2 I` with `W = W_0 + (a_0 sinh + w_0 (cosh - 1)) beta^T`, `a = a_0 cosh + w_0 sinh`, "
-        "`w_0 = W_0 beta`, argument `eta s t`; near to it `q_0 (cosh(2 eta s t) - 1) [beta beta^T + I] + M_0`",
-        "The printed form is wrong already at `t = 0`, where it adds `q_0 [beta beta^T + I]` to `M_0`.",
-        "relative error of the matrix `M`, D = 25, N = 10, sigma = 1e-3",
+        r"$M = q_0 \cosh(2 \eta s t) [\beta \beta^\top + I] + M_0$",
+        r"$M = W^\top W + \lvert a \rvert^2 I$ with $W = W_0 + (a_0 \sinh + w_0 (\cosh - 1)) \beta^\top$, "
+        r"$a = a_0 \cosh + w_0 \sinh$, $w_0 = W_0 \beta$, argument $\eta s t$; "
+        r"approximately $q_0 (\cosh(2 \eta s t) - 1) [\beta \beta^\top + I] + M_0$",
+        r"The printed form is wrong already at $t = 0$, where it adds $q_0 [\beta \beta^\top + I]$ to $M_0$.",
+        r"relative error of the matrix $M$, $D = 25$, $N = 10$, $\sigma = 10^{-3}$",
         _early_kernel,
     ),
     erratum(
         "eq. 11",
-        "`|grad^2 f|/(L |grad f|^2)`",
-        "`|grad^2 f| L/(|y| |grad f|^2)`",
-        "The loss belongs in the numerator, as in eq. 62; eq. 61 needs `|y|^2`, which brings the `1/|y|`.",
-        "growth of `|d grad f/dt| L/(|grad f| |dL/dt|)` with `|y|` at given weights",
+        r"$\lvert \nabla^2 f \rvert/(L \lvert \nabla f \rvert^2)$",
+        r"$\lvert \nabla^2 f \rvert L/(\lvert y \rvert \lvert \nabla f \rvert^2)$",
+        r"The loss $L$ belongs in the numerator, as in eq. 62; eq. 61 needs $\lvert y \rvert^2$, which brings the "
+        r"$1/\lvert y \rvert$.",
+        r"growth of $\lvert d \nabla f/dt \rvert L/(\lvert \nabla f \rvert \lvert dL/dt \rvert)$ with "
+        r"$\lvert y \rvert$ at given weights",
         _laziness,
     ),
     erratum(
         "appendix A, unnumbered",
-        "`dDelta/dt = epsilon K_0 Delta` and `h' K Delta`",
-        "`dDelta/dt = -epsilon K_0 Delta` and `-h' K Delta`",
+        r"$d\Delta/dt = \epsilon K_0 \Delta$ and $h' K \Delta$",
+        r"$d\Delta/dt = -\epsilon K_0 \Delta$ and $-h' K \Delta$",
         "Errors decay; eqs. 12 and 13 have the signs right.",
-        "`d(y - f)/dt` on the training set",
+        "$d(y - f)/dt$ on the training set",
         _error_sign,
     ),
     erratum(
         "eq. 18",
-        "`d/dt v^T M v = 2 v^T [beta beta^T W + beta^T W^T a I] v = 2 r`",
-        "`d/dt v^T M v = 2 eta s v^T [beta a^T W + beta^T W^T a I] v = 2 eta s r`",
-        "The factor `eta s` is missing, and `beta^T W` in the first term must be `a^T W`.",
-        "the derivative along the flow, eta = 0.4, s = 1.3",
+        r"$\frac{d}{dt} v^\top M v = 2 v^\top [\beta \beta^\top W + \beta^\top W^\top a I] v = 2 r$",
+        r"$\frac{d}{dt} v^\top M v = 2 \eta s v^\top [\beta a^\top W + \beta^\top W^\top a I] v = 2 \eta s r$",
+        r"The factor $\eta s$ is missing, and $\beta^\top W$ in the first term must be $a^\top W$.",
+        r"the derivative along the flow, $\eta = 0.4$, $s = 1.3$",
         _orthogonal_growth,
     ),
     erratum(
         "eq. 25",
-        "`M = Sigma beta beta^T Sigma/sqrt(beta^T Sigma^2 beta) + I`",
-        "`M = Sigma beta beta^T Sigma/(beta^T Sigma^2 beta) + I`",
-        "`v_2 = b^(-1/2)` enters squared.",
-        "the coefficient of `Sigma beta beta^T Sigma` in the growing kernel",
+        r"$M = \Sigma \beta \beta^\top \Sigma/\sqrt{\beta^\top \Sigma^2 \beta} + I$",
+        r"$M = \Sigma \beta \beta^\top \Sigma/(\beta^\top \Sigma^2 \beta) + I$",
+        "$v_2 = b^{-1/2}$ enters squared.",
+        r"the coefficient of $\Sigma \beta \beta^\top \Sigma$ in the growing kernel",
         _anisotropic,
     ),
     erratum(
         "eqs. 27 and 28",
-        "`r, q = 2 s {sinh, cosh}(2st)/(e^(2st) - 1 + 2s/q_0)`",
-        "`r, q = s [(q_0 + r_0) e^(2st) -+ (q_0 - r_0) e^(-2st)]/[(q_0 + r_0)(e^(2st) - 1) + 2s]`",
-        "They neglect `r_0` against `q_0`, which shifts time by `-(1/2s) ln(1 + r_0/q_0)`; "
-        "`r_0/q_0` has standard deviation `2/(sqrt(D) (1 + N/D))`.",
-        "`r` and `q` half-way through learning, D = 25, N = 10, sigma = 1e-3, eight seeds",
+        r"$r = 2 s \sinh(2st)/Z$ and $q = 2 s \cosh(2st)/Z$ with $Z = e^{2st} - 1 + 2s/q_0$",
+        r"$r, q = s [(q_0 + r_0) e^{2st} \mp (q_0 - r_0) e^{-2st}]/[(q_0 + r_0)(e^{2st} - 1) + 2s]$",
+        r"They neglect $r_0$ against $q_0$, which shifts time by $-\frac{1}{2s} \ln(1 + r_0/q_0)$; "
+        r"$r_0/q_0$ has standard deviation $2/(\sqrt{D} (1 + N/D))$.",
+        r"$r$ and $q$ half-way through learning, $D = 25$, $N = 10$, $\sigma = 10^{-3}$, eight seeds",
         _full_training,
     ),
 )

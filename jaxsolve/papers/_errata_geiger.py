@@ -26,18 +26,19 @@ def _kernel_change(width: int, start: int) -> float:
 def _exponent() -> Rows:
     sizes = [np.mean([_kernel_change(width, start) ** 2 for start in range(STARTS)]) ** 0.5 for width in WIDTHS]
     slope = np.log(sizes[1] / sizes[0]) / np.log(WIDTHS[1] / WIDTHS[0])
-    yield Row("exponent of h", slope, -0.5, -1.0)
+    yield Row("exponent of $h$", slope, -0.5, -1.0)
 
 
 ERRATA = (
     erratum(
         "section 5, below eq. 9",
-        "in the lazy regime `|K - K_0|/|K_0| ~ 1/(sqrt(h) alpha)`",
-        "`|K - K_0|/|K_0| ~ 1/(h alpha)` of smooth activations, as long as alpha is large",
-        "The first order in the change of the weights sums over neurons of random sign, which takes another `sqrt(h)` "
-        "away.",
-        f"exponent of h in the root mean square over {STARTS} starts of two linear layers on one input, widths "
-        f"{WIDTHS[0]} and {WIDTHS[1]}, `alpha = {ALPHA:g}`",
+        r"in the lazy regime $\lvert K - K_0 \rvert/\lvert K_0 \rvert \sim 1/(\sqrt{h} \alpha)$",
+        r"$\lvert K - K_0 \rvert/\lvert K_0 \rvert \sim 1/(h \alpha)$ for smooth activations, as long as $\alpha$ is "
+        "large",
+        r"The first order in the change of the weights sums over neurons of random sign, which removes another "
+        r"$\sqrt{h}$.",
+        f"exponent of $h$ in the root mean square over {STARTS} starts of two linear layers on one input, widths "
+        rf"{WIDTHS[0]} and {WIDTHS[1]}, $\alpha = {ALPHA:g}$",
         _exponent,
     ),
 )

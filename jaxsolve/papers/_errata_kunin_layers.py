@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
 
     @property
     def label(self) -> str:
-        return f"d = {self.d}, h = {self.h}, c = {self.c}, delta = {self.delta:g}"
+        return rf"$d = {self.d}$, $h = {self.h}$, $c = {self.c}$, $\delta = {self.delta:g}$"
 
     @property
     def possible(self) -> bool:
@@ -149,7 +149,7 @@ def _naturally_satisfied() -> Rows:
     n, up, down = 400, 2.0, 1.0
     A, W = (np.sqrt(variance / n) * draw(seed, n, n) for seed, variance in ((40, up), (41, down)))
     spectrum, (low, high) = np.linalg.eigvalsh(A @ A.T - W @ W.T), difference_edges(up, down)
-    yield Row(f"smallest eigenvalue of Delta, n = {n}", spectrum[0], up - down, low)
+    yield Row(rf"smallest eigenvalue of $\Delta$, $n = {n}$", spectrum[0], up - down, low)
     yield Row("largest eigenvalue", spectrum[-1], up - down, high)
     yield Row("mean eigenvalue", float(spectrum.mean()), up - down, up - down)
 
@@ -167,14 +167,14 @@ def _deep_norm() -> Rows:
     W_1, W_2, a_t = follow(linear_problem(weights, np.eye(d), target[:, None], np.full(L + 1, float(d))), ts)
     beta = (a_t @ W_2 @ W_1)[:, 0]
     aa = np.sum(a_t[:, 0] ** 2, axis=1)
-    return rows([f"t = {t:g}" for t in ts], np.sum(beta**2, axis=1), aa * (aa - delta) ** d, aa * (aa - delta) ** L)
+    return rows([f"$t = {t:g}$" for t in ts], np.sum(beta**2, axis=1), aa * (aa - delta) ** d, aa * (aa - delta) ** L)
 
 
 ERRATA = (
     erratum(
         "remark at Assumption B.2",
-        "for any delta `Delta = delta I` requires `h <= min(d, c)`",
-        "`delta > 0` requires `h <= c`, `delta < 0` requires `h <= d`",
+        r"for any $\delta$, $\Delta = \delta I$ requires $h \le \min(d, c)$",
+        r"$\delta > 0$ requires $h \le c$, $\delta < 0$ requires $h \le d$",
         "A multiple of the identity has full rank, and only the layer that dominates must reach it.",
         "whether a solution exists (1) or not (0), by least squares; errors are shares of the cases",
         _dimensions,
@@ -182,35 +182,36 @@ ERRATA = (
     ),
     erratum(
         "Assumption B.2",
-        "`Delta = delta I` with `delta = sigma_a^2 - sigma_w^2` is naturally satisfied by Gaussian layers, `d = h = c`",
-        "only the mean: the eigenvalues of `Delta` fill the support of a free difference of Marchenko-Pastur laws",
-        "At aspect ratio 1 the spectrum of `A A^T - W W^T` does not narrow as the network grows.",
-        "eigenvalues at `sigma_a^2 = 2`, `sigma_w^2 = 1`",
+        r"$\Delta = \delta I$ with $\delta = \sigma_a^2 - \sigma_w^2$ is naturally satisfied by Gaussian layers, "
+        "$d = h = c$",
+        r"only the mean: the eigenvalues of $\Delta$ fill the support of a free difference of Marchenko-Pastur laws",
+        r"At aspect ratio 1 the spectrum of $A A^\top - W W^\top$ does not narrow as the network grows.",
+        r"eigenvalues at $\sigma_a^2 = 2$, $\sigma_w^2 = 1$",
         _naturally_satisfied,
     ),
     erratum(
         "Theorem B.6, remark on its hypotheses",
-        "they hold only for `h = min(d, c)`",
-        "`h >= min(d, c)`, and `h <= c` if `delta > 0`, `h <= d` if `delta < 0`: also some `h > min(d, c)`",
-        "The law needs a neuron for every singular value and `Delta = delta I`, no more.",
+        r"they hold only for $h = \min(d, c)$",
+        r"$h \ge \min(d, c)$, and $h \le c$ if $\delta > 0$, $h \le d$ if $\delta < 0$: also some $h > \min(d, c)$",
+        r"The law needs a neuron for every singular value and $\Delta = \delta I$, no more.",
         "whether the law holds (1) or not (0) for the flow of the weights; errors are shares of the cases",
         _hypotheses,
         counted,
     ),
     erratum(
         "eq. 119",
-        "`q'' = 1/sqrt(delta^2 + 4 x^2)`",
-        "`q'' = 1/sqrt(delta^2 + 4 eta_a eta_w x^2)`",
+        r"$q'' = 1/\sqrt{\delta^2 + 4 x^2}$",
+        r"$q'' = 1/\sqrt{\delta^2 + 4 \eta_a \eta_w x^2}$",
         "The printed entropy holds for rates of 1.",
         "velocity of the singular values at rates 0.8 and 2.5, against that of the weights",
         _mirror_rates,
     ),
     erratum(
         "Lemma B.8",
-        "`|beta|^2 = |a|^2 (|a|^2 - delta)^d`",
-        "`|beta|^2 = |a|^2 (|a|^2 - delta)^L`",
-        "The exponent counts the `L` layers below `a`, not the inputs.",
-        "`|beta(t)|^2` along the flow, `L = 2`, `d = 5`",
+        r"$\lvert \beta \rvert^2 = \lvert a \rvert^2 (\lvert a \rvert^2 - \delta)^d$",
+        r"$\lvert \beta \rvert^2 = \lvert a \rvert^2 (\lvert a \rvert^2 - \delta)^L$",
+        "The exponent counts the $L$ layers below $a$, not the inputs.",
+        r"$\lvert \beta(t) \rvert^2$ along the flow, $L = 2$, $d = 5$",
         _deep_norm,
     ),
 )

@@ -21,7 +21,7 @@ from ._simulate import draw, follow, kernel, linear_problem
 
 PAPER = "Kunin et al., Get rich quick (arXiv 2406.06158v2)"
 erratum = functools.partial(Erratum, PAPER)
-CODE = "notebook Single_Neuron"
+CODE = "notebook `Single_Neuron`"
 Vector = Float[np.ndarray, " d"]
 Curve = Float[np.ndarray, " times"]
 
@@ -84,7 +84,7 @@ def _implicit_bias() -> Rows:
 
         printed = _least(lambda along: potential(along, 1.0))  # noqa: B023
         corrected = _least(lambda along: potential(along, eta_a * eta_w))  # noqa: B023
-        said = f"eta_a = {eta_a:g}, eta_w = {eta_w:g}, delta = {delta:.2g}"
+        said = rf"$\eta_a = {eta_a:g}$, $\eta_w = {eta_w:g}$, $\delta = {delta:.2g}$"
         yield Row(said, a_t[1, 0, 0] * w_t[1, 0] @ free, printed, corrected)
 
 
@@ -99,7 +99,7 @@ def _sphere_delta() -> Rows:
         )
         truth = np.mean(np.asarray(net.conserved(net, net.rates())[0].value))
         delta = tau**2 * (alpha**2 - alpha**-2)
-        yield Row(f"tau = {tau:g}, alpha = {alpha:g}", truth, np.sqrt(delta), delta)
+        yield Row(rf"$\tau = {tau:g}$, $\alpha = {alpha:g}$", truth, np.sqrt(delta), delta)
 
 
 # --- the notebook
@@ -117,7 +117,7 @@ def _kernel_distance() -> Rows:
         norm0 = np.sqrt(2 * a0**4 + 2 * a0**2 * first + first**2)
         return 1 - overlap / norm0 / np.sqrt(2 * a_t**4 + 2 * squared_in_denominator * ww + ww**2)
 
-    return rows([f"t = {t:g}" for t in ts], truth, distance(a0**2), distance(a_t**2))
+    return rows([f"$t = {t:g}$" for t in ts], truth, distance(a0**2), distance(a_t**2))
 
 
 def _code_a(a0: float, w0: Vector, target: Vector, t: Curve) -> Curve:
@@ -163,73 +163,78 @@ def _theory(starts: dict[str, tuple[float, Vector]]) -> Rows:
     target, ts = np.array([0.6, 0.8]), np.array([0.2, 1.0, 3.0])
     for name, (a0, w0) in starts.items():
         a_t, _ = _follow(a0, w0, target, np.append(0.0, ts))
-        labels = [f"{name}, t = {t:g}" for t in ts]
+        labels = [f"{name}, $t = {t:g}$" for t in ts]
         yield from rows(labels, a_t[1:], _code_a(a0, w0, target, ts), _closed_a(a0, w0, target, ts))
 
 
 SIGNS = {
-    "a_0 > 0, delta > 0": (1.2, np.array([0.5, 0.3])),
-    "a_0 < 0, delta > 0": (-1.2, np.array([0.5, 0.3])),
-    "a_0 < 0, delta < 0": (-0.4, np.array([-1.0, 0.3])),
-    "a through 0, delta < 0": (0.3, np.array([-1.0, -0.9])),
+    r"$a_0 > 0$, $\delta > 0$": (1.2, np.array([0.5, 0.3])),
+    r"$a_0 < 0$, $\delta > 0$": (-1.2, np.array([0.5, 0.3])),
+    r"$a_0 < 0$, $\delta < 0$": (-0.4, np.array([-1.0, 0.3])),
+    r"$a$ through 0, $\delta < 0$": (0.3, np.array([-1.0, -0.9])),
 }
-BALANCED = {"delta = 0": (0.5, np.array([-0.3, 0.4]))}
+BALANCED = {r"$\delta = 0$": (0.5, np.array([-0.3, 0.4]))}
 
 
 ERRATA = (
     erratum(
         "footnote 4",
-        "for `delta < 0` the flow ends with the sign of `w_0.beta_* + (a_0/2)(delta + sqrt(delta^2 + 4 |beta_*|^2))`",
-        "the sign of `eta_a w_0.beta_* + (a_0/2)(delta + sqrt(delta^2 + 4 eta_a eta_w |beta_*|^2))`",
+        r"for $\delta < 0$ the flow ends with the sign of "
+        r"$w_0 \cdot \beta_* + \frac{a_0}{2} (\delta + \sqrt{\delta^2 + 4 \lvert \beta_* \rvert^2})$",
+        r"the sign of $\eta_a w_0 \cdot \beta_* + "
+        r"\frac{a_0}{2} (\delta + \sqrt{\delta^2 + 4 \eta_a \eta_w \lvert \beta_* \rvert^2})$",
         "The printed test is the one for equal rates of 1; other rates move the surface between the basins.",
-        "whether `a` ends positive (1) or negative (0), 40 random starts and rates; errors are shares of the starts",
+        "whether $a$ ends positive (1) or negative (0), 40 random starts and rates; errors are shares of the starts",
         _basins,
         counted,
     ),
     erratum(
         "eq. 5",
-        "`Psi = (kappa - 2 delta) sqrt(kappa + delta)/3` with `kappa = sqrt(delta^2 + 4 |beta|^2)`",
-        "`Psi = (kappa - 2 delta) sqrt(kappa + delta)/(3 sqrt(eta_a eta_w))` with "
-        "`kappa = sqrt(delta^2 + 4 eta_a eta_w |beta|^2)`",
-        "The printed potential holds for rates of 1; otherwise the rates enter through `kappa`, "
-        "also in `psi = sqrt(kappa_0 - delta)`.",
-        "component of `beta(inf)` orthogonal to the one data point",
+        r"$\Psi = (\kappa - 2 \delta) \sqrt{\kappa + \delta}/3$ with "
+        r"$\kappa = \sqrt{\delta^2 + 4 \lvert \beta \rvert^2}$",
+        r"$\Psi = (\kappa - 2 \delta) \sqrt{\kappa + \delta}/(3 \sqrt{\eta_a \eta_w})$ with "
+        r"$\kappa = \sqrt{\delta^2 + 4 \eta_a \eta_w \lvert \beta \rvert^2}$",
+        r"The printed potential holds for rates of 1; otherwise the rates enter through $\kappa$, "
+        r"also in $\psi = \sqrt{\kappa_0 - \delta}$.",
+        r"component of $\beta(\infty)$ orthogonal to the one data point",
         _implicit_bias,
     ),
     erratum(
         "appendix D.1",
-        "`delta^2 = tau^2 (alpha^2 - alpha^-2)`",
-        "`delta = tau^2 (alpha^2 - alpha^-2)`",
-        "With `|w_k| = tau/alpha` and `a_k = +-alpha tau` the difference of squares is `delta` itself; "
-        "for `alpha < 1` the printed square is negative.",
-        "`delta` of a network initialized in this way",
+        r"$\delta^2 = \tau^2 (\alpha^2 - \alpha^{-2})$",
+        r"$\delta = \tau^2 (\alpha^2 - \alpha^{-2})$",
+        r"With $\lvert w_k \rvert = \tau/\alpha$ and $a_k = \pm \alpha \tau$ the difference of squares is $\delta$ "
+        r"itself; for $\alpha < 1$ the printed square is negative.",
+        r"$\delta$ of a network initialized in this way",
         _sphere_delta,
     ),
     erratum(
-        f"{CODE}, kernel_distance",
-        "norm of the later kernel: `sqrt(2 a_t^4 + 2 a_0^2 |w_t|^2 + |w_t|^4)`",
-        "`sqrt(2 a_t^4 + 2 a_t^2 |w_t|^2 + |w_t|^4)`",
-        "The second denominator takes `a` of the start where that of the later time is needed; "
+        f"{CODE}, `kernel_distance`",
+        r"norm of the later kernel: "
+        r"$\sqrt{2 a_t^4 + 2 a_0^2 \lvert w_t \rvert^2 + \lvert w_t \rvert^4}$",
+        r"$\sqrt{2 a_t^4 + 2 a_t^2 \lvert w_t \rvert^2 + \lvert w_t \rvert^4}$",
+        "The second denominator takes $a$ of the start where that of the later time is needed; "
         "a figure of the paper is drawn with it.",
-        "kernel distance between times 0 and t, against the empirical NTK",
+        "kernel distance between times 0 and $t$, against the empirical NTK",
         _kernel_distance,
     ),
     erratum(
-        f"{CODE}, theory with a < 0",
-        "`|a| = sqrt(|delta|) zeta` with the positive root for `zeta`; the code asserts `a_0 > 0`",
-        "`a = H sqrt(delta/(H^2 - |N|^2))`, `H = a_0 cosh(Rt/2) + C sinh(Rt/2)`, "
-        "`C = (2 w_0.beta_* + delta a_0)/R`, `R = sqrt(delta^2 + 4 |beta_*|^2)`",
-        "The root loses the sign of `a`, so starts with `a_0 < 0` are not covered; "
-        "`H` and `N` obey a linear equation, and keep it.",
-        "`a(t)` from four starts (the assertion set aside)",
+        f"{CODE}, theory with $a < 0$",
+        r"$\lvert a \rvert = \sqrt{\lvert \delta \rvert} \zeta$ with the positive root for $\zeta$; the code asserts "
+        "$a_0 > 0$",
+        r"$a = H \sqrt{\delta/(H^2 - \lvert N \rvert^2)}$, $H = a_0 \cosh(Rt/2) + C \sinh(Rt/2)$, "
+        r"$C = (2 w_0 \cdot \beta_* + \delta a_0)/R$, $R = \sqrt{\delta^2 + 4 \lvert \beta_* \rvert^2}$",
+        "The root loses the sign of $a$, so starts with $a_0 < 0$ are not covered; "
+        "$H$ and $N$ obey a linear equation, and keep it.",
+        "$a(t)$ from four starts (the assertion set aside)",
         functools.partial(_theory, SIGNS),
     ),
     erratum(
-        f"{CODE}, theory with delta = 0",
-        "not supported: `zeta` divides by `sqrt(|delta|)`",
-        "`a = H/sqrt(1 + 2 int_0^t |N|^2)`",
-        "The limit of the corrected form at `delta = 0` is finite.",
-        "`a(t)` from a balanced start",
+        rf"{CODE}, theory with $\delta = 0$",
+        r"not supported: $\zeta$ divides by $\sqrt{\lvert \delta \rvert}$",
+        r"$a = H/\sqrt{1 + 2 \int_0^t \lvert N \rvert^2}$",
+        r"The limit of the corrected form at $\delta = 0$ is finite.",
+        "$a(t)$ from a balanced start",
         functools.partial(_theory, BALANCED),
     ),
 )

@@ -50,17 +50,17 @@ def _orthogonal_output() -> Rows:
     p, q = (u / np.sqrt(ETA_U) + sign * (w @ DIRECTION) / np.sqrt(ETA_W) for sign in (1, -1))
     xi = _xi(np.sum(p**2) / 2, np.sum(q**2) / 2, y, ts)
     moved = np.sqrt(ETA_U) / 2 * (p[None, :] * xi[:, None] + q[None, :] / xi[:, None])
-    return rows([f"t = {t:g}" for t in ts], truth, np.full(len(ts), truth[0]), moved @ (w @ off))
+    return rows([f"$t = {t:g}$" for t in ts], truth, np.full(len(ts), truth[0]), moved @ (w @ off))
 
 
 def _saddle() -> Rows:
     u = draw(2, 5)
     sideways = draw(3, 5)[:, None] * np.cross(DIRECTION, np.array([0.3, 1.0, 0.5]))[None, :]
     for name, sign, y in (
-        ("P = 0, y > 0", -1, 1.3),
-        ("P = 0, y < 0", -1, -1.3),
-        ("Q = 0, y < 0", 1, -1.3),
-        ("Q = 0, y > 0", 1, 1.3),
+        ("$P = 0$, $y > 0$", -1, 1.3),
+        ("$P = 0$, $y < 0$", -1, -1.3),
+        ("$Q = 0$, $y < 0$", 1, -1.3),
+        ("$Q = 0$, $y > 0$", 1, 1.3),
     ):
         w = sign * np.sqrt(ETA_W / ETA_U) * u[:, None] * DIRECTION[None, :] + sideways
         # At this time what decays has done so, and rounding has not yet grown away from the saddle.
@@ -80,37 +80,37 @@ def _alignment_and_rates() -> Rows:
     equal = _alignment(1.0)
     for ratio in (0.01, 0.1, 10.0, 100.0):
         same = abs(_alignment(ratio) - equal) < 1e-8
-        yield Row(f"zeta with eta_u/eta_w = {ratio:g} ends as with 1", same, False, True)
+        yield Row(rf"$\zeta$ with $\eta_u/\eta_w = {ratio:g}$ ends as with 1", same, False, True)
 
 
 ERRATA = (
     erratum(
         "section 2.1, below eq. 16",
         'prose: "the output of the model in the subspace where there is no data remains constant", '
-        "`f(x', t) = f(x', 0)` for `x'` orthogonal to the data",
-        "`f(x', t) = gamma sum_i u_i(t) w_i(0).x'`",
-        "The first layer does not move along `x'`, but the second layer moves, and the output is their product.",
-        "`f(x', t)` against integration of the weights",
+        "$f(x', t) = f(x', 0)$ for $x'$ orthogonal to the data",
+        r"$f(x', t) = \gamma \sum_i u_i(t) w_i(0) \cdot x'$",
+        "The first layer does not move along $x'$, but the second layer moves, and the output is their product.",
+        "$f(x', t)$ against integration of the weights",
         _orthogonal_output,
     ),
     erratum(
         "section 2.2, below eq. 24",
-        'prose on the change of `zeta` (inferred): "the dependence on the learning rate becomes quite strong once we '
-        'use different learning rates on the two layers", linear in `eta_u/eta_w`',
-        "at the end `zeta` does not depend on the rates, nor does the condition of eq. 24, `y > f(0)`",
-        "`|u|^2 |v|^2 - (u.v)^2` is conserved at any rates, so `zeta` is a function of f alone: only the pace depends "
-        "on the rates.",
-        "whether `zeta` ends as it does with equal rates, to 1e-8; the error is the share of wrong answers",
+        r'prose on the change of $\zeta$ (inferred): "the dependence on the learning rate becomes quite strong once we '
+        r'use different learning rates on the two layers", linear in $\eta_u/\eta_w$',
+        r"at the end $\zeta$ does not depend on the rates, nor does the condition of eq. 24, $y > f(0)$",
+        r"$\lvert u \rvert^2 \lvert v \rvert^2 - (u \cdot v)^2$ is conserved at any rates, so $\zeta$ is a function of "
+        "$f$ alone: only the pace depends on the rates.",
+        r"whether $\zeta$ ends as it does with equal rates, to 1e-8; the error is the share of wrong answers",
         _alignment_and_rates,
         counted,
     ),
     erratum(
         "Proposition 1 (appendix, eqs. 44 to 48)",
-        'an omission: of one degenerate case, read as `P = 0`, the prose says that "the gradient flow will converge to '
-        'the trivial saddle point" for one sign of y, inferred to be `y > 0`; of `Q = 0` it says nothing',
-        "`Q = 0` is the mirror case: there the flow ends in the saddle if `y < 0`",
-        "For `Q = 0` and `y < 0` the limit `alpha_+` of eq. 12 is 0, so `xi -> 0` and both layers vanish.",
-        "remaining residual `(y - f)/y` at the end: 1 in the saddle, 0 when fitted (no number where nothing is said)",
+        'an omission: of one degenerate case, read as $P = 0$, the prose says that "the gradient flow will converge to '
+        'the trivial saddle point" for one sign of $y$, inferred to be $y > 0$; of $Q = 0$ it says nothing',
+        "$Q = 0$ is the mirror case: there the flow ends in the saddle if $y < 0$",
+        r"For $Q = 0$ and $y < 0$ the limit $\alpha_+$ of eq. 12 is 0, so $\xi \to 0$ and both layers vanish.",
+        "remaining residual $(y - f)/y$ at the end: 1 in the saddle, 0 when fitted (no number where nothing is said)",
         _saddle,
     ),
 )

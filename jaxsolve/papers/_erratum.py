@@ -11,7 +11,7 @@ class Row(NamedTuple):
     """One number, three times.
 
     Attributes:
-        label: of what: a time, a seed, a size.
+        label: of what: a time, a seed, a size; formulas as in `Erratum`.
         truth: integrated from the weights, or computed directly from the definition.
         printed: what the paper's equation gives; NaN where it gives nothing.
         corrected: what the corrected equation gives.
@@ -66,7 +66,8 @@ class Erratum(NamedTuple):
     Attributes:
         paper: authors and title.
         equation: number of the equation, or where the statement stands.
-        printed, corrected: the equation as printed and as it must be, in plain text, formulas between backticks.
+        printed, corrected: the equation as printed and as it must be; formulas in LaTeX between dollar signs,
+            code between backticks, no vertical bar: it would end a cell of the page's table.
         why: one sentence.
         quantity: what the measurement compares, and how its error is defined.
         measure: recomputes the numbers; takes no argument, needs float64.
