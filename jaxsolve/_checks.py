@@ -50,9 +50,11 @@ def in_float32(dtypes: Iterable[Any]) -> str:
     """Advice on parameters whose dtypes are not supported."""
     if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes):
         return "hold real and imaginary parts as two arrays, and put them together in the call"
-    advice = "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
+    advice = "convert them with jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
     half = [dtype for dtype in dtypes if dtype in (jnp.bfloat16, jnp.float16)]
-    return advice + (f", or go on computing in {half[0]} by js.nets.MixedPrecision(net, jnp.{half[0]})" if half else "")
+    return advice + (
+        f", or keep computing in {half[0]} with js.nets.MixedPrecision(net, jnp.{half[0]})" if half else ""
+    )
 
 
 def require_settings(tree: Any, name: str) -> None:
@@ -64,20 +66,20 @@ def require_settings(tree: Any, name: str) -> None:
     """
     if _first_process() != os.getpid():
         raise RuntimeError(
-            "this process was forked from one that has used JAX, whose threads it lacks, so it would wait for ever: "
-            "start it by multiprocessing.get_context('spawn')"
+            "this process was forked from one that had used JAX; it lacks JAX's threads and would wait forever: "
+            "start it with multiprocessing.get_context('spawn')"
         )
     config: Any = jax.config
     if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
         raise RuntimeError(
-            f"jax_transfer_guard is {config.jax_transfer_guard_host_to_device!r}, and what is computed from {name} "
-            "needs numbers that come from Python: call it within jax.transfer_guard('allow')"
+            f"jax_transfer_guard is {config.jax_transfer_guard_host_to_device!r}, but computing from {name} moves "
+            "numbers from Python to the device: call it within jax.transfer_guard('allow')"
         )
     if config.jax_enable_x64:
         return
     if any(isinstance(leaf, jax.Array) and leaf.dtype in _WIDE for leaf in jax.tree.leaves(tree)):
         raise ValueError(
-            f"{name} was made in float64, and JAX is set to 32 bits now: call jax.config.update('jax_enable_x64', "
+            f"{name} was made in float64, but JAX is now set to 32 bits: call jax.config.update('jax_enable_x64', "
             "True), or make it again"
         )
 
@@ -181,7 +183,9 @@ def require_number(value: Any, name: str, accepted: str = "> 0") -> float:
     """Returns one concrete, finite number > 0 as a float; raises TypeError or ValueError for anything else."""
     known = concrete(value)
     if known is None:
-        raise TypeError(f"{name} must be a known number {accepted}, got a traced one: it decides the program")
+        raise TypeError(
+            f"{name} must be a concrete number {accepted}, got a traced one: the compiled program depends on it"
+        )
     if known.ndim or not is_real(known) or known.dtype.kind == "b":
         raise TypeError(f"{name} must be one number {accepted}, got {describe(value)}")
     if not (np.isfinite(known) and known > 0):
@@ -224,8 +228,8 @@ def require_size(value: Any, name: str, *, least: int = 1) -> int:
     """Returns an integer >= `least`; raises TypeError or ValueError for anything else."""
     if isinstance(value, Tracer):
         raise TypeError(
-            f"{name} must be an integer >= {least} that is known before anything runs, got {describe(value)} that is "
-            "traced: of the axes of a sweep, give this one as a list of Python's integers, such as [10, 100]"
+            f"{name} must be an integer >= {least} that is concrete, got {describe(value)} that is traced: in a "
+            "sweep, give the values of this axis as a list of Python integers, such as [10, 100]"
             + see("a-size-is-traced")
         )
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
@@ -253,9 +257,9 @@ def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
     """Warns if matrix products of this dtype may be computed in lower precision."""
     if products_round(dtype):
         warnings.warn(
-            "this device may round the factors of float32 products (to TF32 or bfloat16): kernels then keep some three "
-            "digits, and flows take more steps. Call jax.config.update('jax_default_matmul_precision', 'highest') "
-            "first; with 'default' it goes on rounding, without this warning",
+            "this device may round the factors of float32 products (to TF32 or bfloat16): kernels then keep about "
+            "three digits, and flows take more steps. Call jax.config.update('jax_default_matmul_precision', "
+            "'highest') first, or set it to 'default' to keep the rounding and silence this warning",
             stacklevel=stacklevel,
         )
 

@@ -95,7 +95,7 @@ class Comparison(eqx.Module):
             sizes[name] = float(np.max([np.asarray(error) for error in judged]))  # NaN if one of them is
         known = {name: size for name, size in sizes.items() if np.isfinite(size)}
         if not known:
-            raise ValueError(f"no dynamics has an error that is a number: {sizes}")
+            raise ValueError(f"the errors of all dynamics are NaN or infinite: {sizes}")
         near = [name for name, size in known.items() if size <= slack * min(known.values())]
 
         def price(name: str) -> tuple[bool, int, float]:
@@ -173,8 +173,8 @@ def compare(
         if not np.allclose(trajectory.ts, reference.ts[index], rtol=SAME, atol=0):
             raise ValueError(
                 f"{names[0]} and {name} both round times to their steps, to {_few(reference.ts[index])} and "
-                f"{_few(trajectory.ts)}, and what is compared must be at the same times: give times that are steps of "
-                "both, or a flow first"
+                f"{_few(trajectory.ts)}, but a comparison needs the same times: give times that are steps of both, or "
+                "a flow first"
             )
         trajectories[name] = trajectory
         errors[name] = {

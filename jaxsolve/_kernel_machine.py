@@ -66,11 +66,9 @@ def as_kernel_machine(problem: Problem, params: PyTree) -> KernelMachine:
     """
     require_problem(problem)
     if problem.x_test is None:
-        raise ValueError(
-            "this problem has no test set, where the two would be compared: give Problem(..., test=(x, y))"
-        )
+        raise ValueError("this problem has no test set on which to compare the two: give Problem(..., test=(x, y))")
     if not isinstance(problem.loss, losses.MSE):
-        raise ValueError(f"kernel regression is where the flow of MSE ends; this problem has {problem.loss}")
+        raise ValueError(f"only the flow of MSE ends in kernel regression; this problem has {problem.loss}")
     kernel = problem.kernel(params, problem.x)
     fit = kernels.regression(kernel, problem.y, start=problem.outputs(problem.params))
     cross = problem.kernel(params, problem.x_test, problem.x)

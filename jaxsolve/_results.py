@@ -38,7 +38,7 @@ class RESULTS(eqx.Enumeration):
         "The parameters, the loss or its gradient became infinite or NaN, or the loss of a descent grew beyond its "
         "`divergence_factor`. Likely causes: (a) the rate of a descent is above its stability limit; (b) the scales "
         "overflow the dtype; (c) at t = 0, a gradient that is not finite, as of a root of 0. Lower the rate or eta, "
-        "use float64, or mend the gradient."
+        "use float64, or fix the gradient."
     )
     tolerance = (
         "The step size fell below the resolution of time before the tolerance was met. Likely causes: (a) rtol or "
@@ -50,8 +50,8 @@ class RESULTS(eqx.Enumeration):
         "and by how much."
     )
     invalid = (
-        "A hyperparameter, the initial parameters or the data hold a NaN, an infinity or a negative scale; or targets "
-        "are not such as the loss or `until` needs, or times are negative, unsorted or NaN."
+        "A hyperparameter, the initial parameters or the data hold a NaN, an infinity or a negative scale; or the "
+        "targets do not suit the loss or `until`, or times are negative, unsorted or NaN."
     )
     unstable = (
         "The flow no longer describes the descent: more eigenvalues of the Hessian came to the edge of stability than "

@@ -47,7 +47,7 @@ from .until._internal import fits
 # A trajectory and its result code, from one program: a second program would cost as much as a closed form.
 Ended = tuple[Trajectory, Int[Array, ""]]
 # Advice for networks without forward-mode derivatives.
-GRADIENTS = "; or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
+GRADIENTS = "; or use dynamics that need only gradients, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
 SMALLER = (
     "take fewer samples or times, observables that need no kernel, or an integrator without one, such as "
     "js.GradientFlow(js.integrators.RungeKuttaChebyshev())"

@@ -28,5 +28,7 @@ def test_every_way_to_fail_has_a_section():
 
 
 def test_a_traced_width_says_what_to_do():
-    with pytest.raises(TypeError, match=r"give this one as a list .* \(see docs/errors.md#a-size-is-traced\)"):
+    with pytest.raises(
+        TypeError, match=r"give the values of this axis as a list .* \(see docs/errors.md#a-size-is-traced\)"
+    ):
         jax.eval_shape(lambda width: require_size(width, "width_size"), np.int32(4))

@@ -337,7 +337,7 @@ def test_precisions_that_flows_do_not_serve():
         key=jax.random.key(0),
         dtype=jnp.float16,
     )
-    with pytest.raises(ValueError, match="parameters are float16; only float32 and float64 are served"):
+    with pytest.raises(ValueError, match="parameters are float16; only float32 and float64 are supported"):
         Problem(net, X.astype(np.float16), Y)
     single = nets.MLP(
         in_size=3,
@@ -348,7 +348,7 @@ def test_precisions_that_flows_do_not_serve():
         key=jax.random.key(0),
         dtype=jnp.float32,
     )
-    with pytest.raises(ValueError, match="are integers beyond 16777216, from where on float32 does not hold all"):
+    with pytest.raises(ValueError, match="hold integers beyond 16777216, above which float32 cannot represent every"):
         Problem(single, np.full((4, 3), 2**24 + 1), Y)
     assert Problem(single, np.full((4, 3), 2**24), Y).x.dtype == jnp.float32
 

@@ -111,9 +111,9 @@ def test_what_is_no_problem_has_no_closed_form():
 
 
 def test_a_line_search_is_refused():
-    with pytest.raises(TypeError, match="from gradients alone.*optax.lbfgs.* needs more"):
+    with pytest.raises(TypeError, match="from gradients.*optax.lbfgs.* need more"):
         Descent(optax.lbfgs(), rate=0.1)
-    with pytest.raises(TypeError, match="from gradients alone.*optax.lbfgs.* needs more"):
+    with pytest.raises(TypeError, match="from gradients.*optax.lbfgs.* need more"):
         Descent(optax.lbfgs())
 
 

@@ -184,7 +184,7 @@ def test_targets_that_do_not_fit_positions(y, said):
 def test_test_targets_are_of_the_kind_of_training():
     x, y = sentences()
     rows = jax.nn.one_hot(jnp.maximum(y, 0), VOCABULARY)
-    with pytest.raises(ValueError, match="must be those of training in kind"):
+    with pytest.raises(ValueError, match="must be of the same kind as those of training"):
         js.Problem(Sequence(jr.key(0)), x, y, loss=js.losses.CrossEntropy(), test=(x, rows))
 
 

@@ -316,5 +316,5 @@ def test_what_is_refused(torch):
     with pytest.raises(NotImplementedError, match="aten.bernoulli"):
         nets.from_torch(nn.Dropout2d(), torch.ones(1, 3, 3), dropout=True)
     for net in (nets.from_torch(nn.Dropout(), x), nets.from_torch(nn.Tanh(), x, dropout=True)):
-        with pytest.raises(ValueError, match=r"no dropout to draw by the key: give dropout=True to js.nets.from_torch"):
+        with pytest.raises(ValueError, match=r"no dropout to draw with the key: give js.nets.from_torch dropout=True"):
             net(jnp.ones(3, "float32"), key=jr.key(0))

@@ -93,13 +93,13 @@ class Certificate(eqx.Module):
     def remedy(self) -> str:
         """Advice on how to reduce the largest error, for the concrete certificate of one run."""
         steps = (
-            "Tighten rtol, or take another integrator, or a smoother loss or activation; docs/how-to-choose.md says "
-            "what can be had where there are kinks"
+            "Tighten rtol, or use another integrator, or a smoother loss or activation; docs/how-to-choose.md says "
+            "how accurate runs with kinks can be"
         )
         nodes = "Give more nodes"  # for a limit, which has no tolerance
         samples = "Take four times the samples for half the error"
-        if np.isnan(float(self._of_steps)):  # for descent
-            samples += "; a linear network has none: take a smaller rate, at which descent oscillates less"
+        if np.isnan(float(self._of_steps)):  # of descent
+            samples += "; a linear network has no such error: use a smaller rate, at which descent oscillates less"
         single = np.asarray(self.spectral_error).dtype == np.float32
         errors = {
             "Ask for an earlier time" + (FLOAT64 if single else ""): self.spectral_error,

@@ -63,8 +63,8 @@ def require_served(problem: Problem, dynamics: AbstractDynamics) -> None:
     """Raises NotApplicable if the problem is a stream, or has weight decay, and the dynamics follows neither."""
     if problem.sampler is not None and not isinstance(dynamics, AbstractStreaming):
         raise NotApplicable(
-            f"{dynamics.name} follows a training set, and a stream has none: take js.Descent(..., batch_size=, key=); "
-            "or what it does on the samples that the stream holds, js.Problem(net, stream.x, stream.y)"
+            f"{dynamics.name} needs a training set, and a stream has none: use js.Descent(..., batch_size=, key=), or "
+            "train on the samples that the stream holds, js.Problem(net, stream.x, stream.y)"
         )
     if problem.weight_decay is not None and not isinstance(dynamics, AbstractDescending):
         raise NotApplicable(

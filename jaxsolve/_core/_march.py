@@ -30,8 +30,8 @@ def march(problem: Problem, dynamics: AbstractMarching | Undecided, ts: Float[Ar
     # JAX would only say that a loop has no reverse mode.
     message = (
         f"reverse-mode derivatives (jax.grad, jax.vjp, jax.jacrev) do not go through the steps of {dynamics.name}, "
-        "whose number is not known beforehand. Take forward mode (jax.jvp, jax.jacfwd), or a closed form (js.exact) "
-        "where there is one, which has both modes"
+        "whose number is not known beforehand. Use forward mode (jax.jvp, jax.jacfwd), or a closed form (js.exact) "
+        "where there is one, which supports both modes"
     )
     return eqxi.nondifferentiable_backward(run, msg=message)
 

@@ -208,10 +208,10 @@ class Problem(eqx.Module):
         leaves = jax.tree.leaves(self.params)
         if not leaves:
             raise ValueError(
-                f"net has no trainable arrays, which are arrays of floats, got {describe(self.net)}; a plain function "
-                "is given with its parameters, as js.nets.Function(f, params), where f(params, x) maps one sample to "
-                "its outputs and params are such as jnp.ones(3); a Flax module by js.nets.from_linen or from_nnx"
-                + see("a-plain-function")
+                f"net has no trainable arrays (arrays of floats), got {describe(self.net)}; wrap a plain function "
+                "with its parameters as js.nets.Function(f, params), where f(params, x) maps one sample to its "
+                "outputs and params holds arrays such as jnp.ones(3); wrap a Flax module with js.nets.from_linen or "
+                "from_nnx" + see("a-plain-function")
             )
         dtype = leaves[0].dtype
         dtypes = {leaf.dtype for leaf in leaves}
@@ -222,8 +222,8 @@ class Problem(eqx.Module):
             raise ValueError(f"the network's parameters are {' and '.join(sorted(map(str, dtypes)))}; {advice}")
         if dtype not in (jnp.float32, jnp.float64):
             raise ValueError(
-                f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
-                f"flows are finer than other dtypes resolve: {in_float32([dtype])}"
+                f"the network's parameters are {dtype}; only float32 and float64 are supported, since other dtypes "
+                f"cannot resolve the tolerances of flows: {in_float32([dtype])}"
             )
         x, y = self._read_inputs(x, dtype, which), _array(y, f"the targets of {which}")
         n = samples_in(x)
@@ -513,8 +513,8 @@ def _require_exact(x: Any, dtype: Any, which: str) -> None:
     known, largest = concrete(x), 2 ** (jnp.finfo(dtype).nmant + 1)
     if known is not None and known.size and max(int(known.max()), -int(known.min())) > largest:
         raise ValueError(
-            f"the inputs of {which} are integers beyond {largest}, from where on {dtype} does not hold all integers; "
-            "scale them and convert them to the network's dtype"
+            f"the inputs of {which} hold integers beyond {largest}, above which {dtype} cannot represent every "
+            "integer; scale them and convert them to the network's dtype"
         )
 
 
@@ -526,9 +526,9 @@ def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
     needed = takes_state(net)
     if needed and not isinstance(state, eqx.nn.State):
         raise ValueError(
-            "this network has state (such as the statistics of batch normalization): make it by "
-            "net, state = eqx.nn.make_with_state(...)(...) and give Problem(..., state=state); "
-            f"got state={describe(state)}. For statistics that stay, {FREEZE}{see('a-network-with-state')}"
+            "this network has state (such as the statistics of batch normalization): make it with net, state = "
+            f"eqx.nn.make_with_state(...)(...) and give Problem(..., state=state); got state={describe(state)}. To "
+            f"keep the statistics fixed, {FREEZE}{see('a-network-with-state')}"
         )
     if not needed and state is not None:
         raise ValueError(f"this network has no state, so Problem needs state=None, got {describe(state)}")

@@ -17,7 +17,7 @@ from ._problem import Problem
 from ._sampler import Sampler
 
 
-CALLED = "sample is called as sample(key, size) within a program, and returns a pair (x, y) of arrays"
+CALLED = "sample is called as sample(key, size) in a compiled program, and returns a pair (x, y) of arrays"
 
 
 def Stream(  # named like a class, because it returns a `Problem`
@@ -71,7 +71,10 @@ def Stream(  # named like a class, because it returns a `Problem`
     if not callable(sample) or isinstance(sample, type):
         raise TypeError(f"sample must be a function of a key and a number of samples, got {describe(sample)}")
     if not is_key(key):
-        raise TypeError(f"key must be one such as jax.random.key(1), of the samples that are held, got {describe(key)}")
+        raise TypeError(
+            "key must be a JAX random key such as jax.random.key(1), which draws the samples that the "
+            f"stream holds, got {describe(key)}"
+        )
     require_key(key)
     size, sampler = require_size(size, "size"), Sampler(sample)
     traced, error = attempt(lambda: eqx.filter_make_jaxpr(lambda key: sampler(key, size))(key))
@@ -81,8 +84,8 @@ def Stream(  # named like a class, because it returns a `Problem`
     _require_pair(found)
     if not any(depends_on_inputs(program)):
         raise ValueError(
-            "sample returns the same samples for every key: draw them by its key, such as "
-            "jax.random.normal(key, (size, d)), as a program runs no other generator than that of JAX"
+            "sample returned the same samples for two keys: draw them with its key, as in jax.random.normal(key, "
+            "(size, d)); a compiled program runs no random generator but JAX's"
         )
     x, y = sampler(key, size)
     _require_size((x, y), size)

@@ -72,7 +72,7 @@ class Before(NamedTuple):
         """By the displacement of a training that was made."""
         if not progress > LEAST:
             return Before(
-                {}, {}, None, None, [], ["Where features begin is not known: the checkpoints have not learnt."]
+                {}, {}, None, None, [], ["The crossover multiplier is not known: the checkpoints have not learned."]
             )
         # Carried on to the end of training: in the kernel regime parameters move in proportion to the progress.
         displacement = jax.tree.map(lambda d: d / min(progress, 1.0), displacement)
@@ -134,7 +134,8 @@ def before(
         )
         notes.append(
             "Chizat's ratio is not known: the outputs have no second derivative along the first update. They are "
-            "linear in what moves, at least between kinks (relu); the multiplier is measured without."
+            "linear in the parameters that move, at least between kinks (relu); the multiplier is measured without "
+            "them."
         )
     exponent = rate_exponent(descent.optimizer, few.params, state, slope)
 
@@ -147,7 +148,7 @@ def before(
     progress = float(progress_between(pull_at(problem, problem.params, eta, start), now))
     if run.diverged or not progress > LEAST:
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
-        notes.append(f"Where features begin is not known: the linearized network {why}.")
+        notes.append(f"The crossover multiplier is not known: the linearized network {why}.")
         findings["crossover_multiplier"] = Finding(
             float("nan"), _thresholds.MULTIPLIER, f"not known: linearized training {why}"
         )
@@ -164,7 +165,7 @@ def before(
     linear_loss = loss_of(probe, _linear(outputs_at(probe, probe.params), probe, end))  # as that of the network
     if exponent is None:
         if verify:
-            notes.append("Nothing was trained on both sides of the multiplier: the rates to suit it are not known.")
+            notes.append("The crossover was not verified by training: the rates that match a multiplier are not known.")
     elif verify and 0 < found.multiplier < np.inf:
         places = np.array([found.multiplier / BOTH_SIDES, found.multiplier * BOTH_SIDES])
         trained = functools.partial(_trained_at, problem, few, eta, optimizer, steps, batch_size, key, trace)
@@ -217,25 +218,23 @@ def _advice(found: Crossover, exponent: float | None) -> list[str]:
     if multiplier in (0.0, np.inf):
         return ["No output multiplier that was tried changes its regime."]
     if 1 / _thresholds.NEAR < multiplier < _thresholds.NEAR:  # its regime may be said to be either
-        return [f"It crosses over near here: where what it learns, f - f_0, is multiplied by {multiplier:.2g}."]
+        return [f"It is close to the crossover, which is where f - f_0 is multiplied by {multiplier:.2g}."]
     rate = ""
     if exponent is not None:
         factor = multiplier ** (1 + exponent)
         rate = f" and {'divide' if factor >= 1 else 'multiply'} the rate by {factor if factor >= 1 else 1 / factor:.2g}"
     to = "leave the kernel regime" if multiplier < 1 else "enter the kernel regime"
-    return [f"To {to}, multiply what it learns, f - f_0, by {multiplier:.2g}{rate}: there it crosses over."]
+    return [f"To {to}, multiply f - f_0 by {multiplier:.2g}{rate}: that is the crossover."]
 
 
 def _verified(places: np.ndarray, changes: list[float]) -> str:
     if not np.all(np.isfinite(changes)):
         without = " and ".join(f"{p:.2g}" for p, change in zip(places, changes, strict=True) if not np.isfinite(change))
-        return (
-            f"Training at the multiplier {without} diverged or learnt nothing, so that the crossover is not verified."
-        )
+        return f"Training at the multiplier {without} diverged or learned nothing, so the crossover is not verified."
     said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
     limit = _thresholds.KERNEL_CHANGE.value
     # A smaller multiplier makes parameters move further: the first place is to learn features, the second to be lazy.
     agrees = changes[0] >= limit > changes[1]
     return (
-        f"Trained on both sides, the kernel moves by {said[0]} and {said[1]}: {'as' if agrees else 'not as'} foreseen."
+        f"Trained on both sides, the kernel moves by {said[0]} and {said[1]}: {'as' if agrees else 'not as'} predicted."
     )

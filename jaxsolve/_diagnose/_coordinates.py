@@ -61,14 +61,16 @@ class CoordinateCheck:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        head = "passed: sizes and changes of all tensors are those of one scaling that holds at any width"
+        head = "passed: the sizes and changes of all tensors scale in the same way at every width"
         off = [abs(one.value) > TOLERANCE for one in self.change_slopes]
         # A read-out may start smaller.
         sizes = zip(self.size_slopes, self.read_outs, strict=True)
         off += [one.value > TOLERANCE or (one.value < -TOLERANCE and not read_out) for one, read_out in sizes]
         depends = any(off)
         why = "some tensors depend on the width" if depends else "not every tensor could be measured at every width"
-        not_known = "not known: what was seen is that of one scaling that holds at any width, but not all was"
+        not_known = (
+            "not known: all that was measured scales in the same way at every width, but not all could be measured"
+        )
         lines = [head if self.passed else not_known if self.passed is None else f"failed: {why}"]
         return "\n".join([*lines, *(f"  {verdict}" for verdict in self.verdicts), *self.notes])
 
@@ -171,7 +173,7 @@ def coordinate_check(
     ]
     verdicts, fine = tuple(text for text, _ in judged), [one for _, one in judged]
     passed = False if False in fine else None if None in fine or hidden else True
-    notes = tuple(f"Parameters inside of {name} were not followed: its tensors are missing here." for name in hidden)
+    notes = tuple(f"Parameters inside {name} were not followed: its tensors are missing here." for name in hidden)
     lost = places[np.any(np.isnan(changes), axis=(0, 2))]
     if lost.size:
         passed, where = False, ", ".join(map(str, lost))
@@ -218,7 +220,7 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[TappedProgram,
     program = _program(problem)
     run = train(problem, optimizer, [0, steps], None, None)
     if not program.names:
-        raise ValueError("no product of data with parameters was found in this network, so that there is none to check")
+        raise ValueError("no product of data with parameters was found in this network, so there is nothing to check")
     why = ending(problem, problem, optimizer, run) if run.diverged else ""
     sizes = np.array(_measure(problem, run.checkpoints[-1].params))
     # The checkpoint is from before the step that diverged, so its change is not that of the training asked for.
@@ -251,7 +253,7 @@ def _judge(
         if values is sizes and not np.any(sizes):
             said.append(f"{what} start at 0 at every width")
         elif values is sizes and not np.all(np.any(sizes, axis=1)):
-            said.append(f"{what} are 0 at some widths alone")
+            said.append(f"{what} are 0 at some widths only")
             fine = False
         elif np.isnan(power.value):
             still = not np.any(values)

@@ -170,7 +170,7 @@ def diagnose(
         history["linear_test_loss"] = _at_end(ahead.linear_test_loss, len(places))
     said = {"ending": end, "stuck": ahead.stuck, "uphill": stable.uphill}
     text = paragraph(examined, verdict, findings, ahead.words, stable.words, **said)
-    noisy = [] if noise is None else ["It trained with noise; all numbers are of the network without."]
+    noisy = [] if noise is None else ["It trained with noise; all numbers are of the network without noise."]
     notes = [
         *noisy,
         *_chosen(problem, probe, examined, batch_size, trace, products),
@@ -324,26 +324,32 @@ def _chosen(
     n, looked = samples_in(problem.x), samples_in(probe.x)
     notes = []
     if looked < n:
-        notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")
+        notes.append(f"Kernels, losses and sharpness are measured on {looked} samples, drawn from {n}.")
     if examined.dtype != problem.dtype:
         eps = float(jnp.finfo(examined.dtype).eps)
         notes.append(
-            f"The network computes in {examined.dtype}: numbers hold to about {eps:.1g}, changes to that of the whole."
+            f"The network computes in {examined.dtype}: numbers are accurate to about {eps:.1g} of their size, and "
+            f"changes to {eps:.1g} of the numbers compared."
         )
     if trace.projections is not None:
         notes.append(
-            f"Kernels are those of {trace.projections} random projections of {problem.out_size} outputs, on average "
-            "those of all."
+            f"Kernels are of {trace.projections} random projections of the {problem.out_size} outputs, and on average "
+            "equal those of all."
         )
     if products < MOST:
-        notes.append(f"Largest eigenvalues are by at most {products} products, and may be too small.")
+        notes.append(
+            f"Largest eigenvalues come from at most {products} products of matrices and vectors, and may be too small."
+        )
     if problem.state is not None:
         notes.append(
-            "It trains in training mode, its state with it. Kernels are those of the network in inference mode, with "
-            "the statistics of the samples that they are of; all else is of it in training mode on these."
+            "It trains in training mode, which updates its state. Kernels are of the network in inference mode, with "
+            "the statistics of the samples measured; everything else is of the network in training mode on these "
+            "samples."
         )
     if problem.sampler is not None:
-        notes.append(f"Trained on {batch_size} new samples at each step; all numbers are of samples drawn before.")
+        notes.append(
+            f"Trained on {batch_size} new samples at each step; all numbers are measured on samples drawn beforehand."
+        )
     elif batch_size is not None:
         notes.append(
             f"Trained in batches of {batch_size}; sharpness is that of the full batch, which batches keep lower."

@@ -33,14 +33,14 @@ def check_finite(problem: Problem, params: PyTree, when: str) -> None:
     if bad:
         raise ValueError(
             f"the outputs of the network {when} are NaN or infinite for {bad} of {len(sizes)} samples; scale the "
-            "inputs down, or look for a division by zero or a logarithm in the network; of one that has diverged give "
-            "an earlier checkpoint"
+            "inputs down, or look for a division by zero or a logarithm in the network; if it has diverged, give an "
+            "earlier checkpoint"
         )
     if not np.isfinite(value):
         largest = lambda array: f"{float(np.max(np.abs(array))):.2g}"
         raise ValueError(
             f"the loss {when} is {value}, of outputs up to {largest(sizes)} and targets up to {largest(problem.y)}: "
-            f"the loss does not suit them, or it overflows {sizes.dtype}, and they are to be scaled down"
+            f"the loss does not suit them, or it overflows {sizes.dtype}: then scale them down"
         )
 
 
@@ -89,11 +89,11 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
     # The first-order change of the loss along the step: the sign of its rate is wrong where that is positive.
     upward = jax.tree.map(lambda g, u: jnp.sum(g * u), slope.gradient, step)
     if not point.step and float(sum(jax.tree.leaves(upward))) > 0:
-        return f"The training diverged {when}, which goes uphill: look at the sign of the rate."
+        return f"The training diverged {when}, which goes uphill: check the sign of the rate."
     if not np.isfinite(objective(probe, jax.tree.map(jnp.add, point.params, step))):
         return (
             f"The training diverged {when}: the {'next' if point.step else 'first'} step leads to outputs or a loss "
-            "that are NaN or infinite. Take a smaller rate; if that ends there, too, look for a root, a logarithm or a "
+            "that are NaN or infinite. Take a smaller rate; if that does not help, look for a root, a logarithm or a "
             "division in the network."
         )
     return f"The training diverged {when}: {SMALLER}."
@@ -102,12 +102,13 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
 def _named(problem: Problem, params: PyTree, when: str) -> str:
     """The samples and parameters whose derivatives are not finite, and what to do; empty if there are none."""
     if of_outputs := nonfinite_derivatives(problem.of_sample(params, problem.eta)[0], problem.x).words():
-        return f"{of_outputs}. So it is {when}: no rate trains such a network, and it has no tangent kernel"
+        return f"{of_outputs}. This is {when}: no rate trains such a network, and it has no tangent kernel"
     _, of_loss = _not_finite(problem, params)
     if np.any(of_loss):
         return (
-            f"the derivative of the loss by the outputs {when} is NaN or infinite for {_samples(of_loss)}: no rate "
-            "trains such a network. Look for a root, a norm or a logarithm of 0 and a division by 0 in the loss"
+            f"the derivative of the loss with respect to the outputs {when} is NaN or infinite for "
+            f"{_samples(of_loss)}: no rate trains such a network. Look for a root, a norm or a logarithm of 0 and a "
+            "division by 0 in the loss"
         )
     return ""
 

@@ -46,7 +46,9 @@ def moving_rates(
     named = jax.tree_util.tree_leaves_with_path(start)
     names = [jax.tree_util.keystr(path).lstrip(".") for (path, _), held in zip(named, frozen, strict=True) if held]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    note = f"These parameters are frozen, and have no part in the kernels: {', '.join(names[:NAMED])}{more}."
+    note = (
+        f"These parameters are frozen in this training, and left out of its kernels: {', '.join(names[:NAMED])}{more}."
+    )
     return jax.tree.unflatten(structure, rates), [note]
 
 

@@ -30,7 +30,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any, 
     require_flag(centered, "centered")
     if isinstance(net, Problem):
         if centered or any(given is not None for given in (x, y, loss, test, state)):
-            raise ValueError("a problem brings x, y, loss, test, centered and state: give none of them beside it")
+            raise ValueError("a problem already holds x, y, loss, test, centered and state: do not give them as well")
         check_network(net.net, net.state)
         return _checked(net)
     check_network(net, state)
@@ -67,15 +67,15 @@ def check_network(net: Any, state: Any = None, when: str = "at the start") -> No
         )
     if takes_state(net) and state is None:
         raise ValueError(
-            "this network has state (such as the statistics of batch normalization): give it as state=, to train with "
-            f"it, where the verb has that argument; else {FREEZE}"
+            "this network has state (such as the statistics of batch normalization): give it as state= to train with "
+            f"it, where the function takes that argument; otherwise {FREEZE}"
         )
     params = nets.partition(net)[0]
     named = jax.tree_util.tree_leaves_with_path(params)
     if not named:
         raise ValueError(
-            f"net has no trainable arrays, which are arrays of floats, got {describe(net)}; a function f(params, x) is "
-            "given with its parameters, as js.nets.Function(f, params)"
+            f"net has no trainable arrays (arrays of floats), got {describe(net)}; wrap a function f(params, x) with "
+            "its parameters as js.nets.Function(f, params)"
         )
     for path, leaf in named:
         name = jax.tree_util.keystr(path)
@@ -87,7 +87,7 @@ def check_network(net: Any, state: Any = None, when: str = "at the start") -> No
         if leaf.dtype != named[0][1].dtype:
             raise ValueError(
                 f"the parameter {name} is {leaf.dtype}, but {jax.tree_util.keystr(named[0][0])} is "
-                f"{named[0][1].dtype}; bring all to one dtype: {in_float32([])}"
+                f"{named[0][1].dtype}; give all of them one dtype: {in_float32([])}"
             )
         known = concrete(leaf)
         if known is not None and not np.all(np.isfinite(known)):
@@ -159,8 +159,8 @@ def _require_same_dtype(x: Array, test_x: Array) -> None:
         kept = known.astype(x.dtype)
     if np.any(kept != known):
         raise ValueError(
-            f"the inputs of test are {test_x.dtype}, but those of training {x.dtype}, which the network keeps: give "
-            f"test inputs as {x.dtype}, or both as floats"
+            f"the inputs of test are {test_x.dtype}, but those of training are {x.dtype}, which cannot hold their "
+            f"values: give test inputs as {x.dtype}, or both as floats"
         )
 
 
@@ -214,7 +214,7 @@ def same_shapes(nets_given: Any, state: Any) -> list[Any]:
         for path, leaf in here.items():
             if leaf.shape != first[path].shape or leaf.dtype != first[path].dtype:
                 raise ValueError(
-                    f"checkpoint {index} does not fit checkpoint 0: the parameter {path} is {describe(leaf)}, there "
-                    f"{describe(first[path])}. Checkpoints must be of one run of one network"
+                    f"checkpoint {index} does not fit checkpoint 0: the parameter {path} is {describe(leaf)}, but "
+                    f"{describe(first[path])} in checkpoint 0. Checkpoints must be of one run of one network"
                 )
     return list(nets_given)

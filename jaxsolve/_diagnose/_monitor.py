@@ -304,7 +304,7 @@ class Monitor:
             named = {item.name: np.asarray(state["rows"][item.name]) for item in self.observe if steps}
             params = [np.asarray(state["params"][str(index)]) for index in range(len(state["params"]))]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"this is no state of a monitor of {[item.name for item in self.observe]}") from error
+            raise ValueError(f"this is not the state of a monitor of {[item.name for item in self.observe]}") from error
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.problem.params)] if steps else []
         if [leaf.shape for leaf in params] != shapes or any(len(rows) != len(steps) for rows in named.values()):
             raise ValueError("this state is that of a monitor of another network")

@@ -117,8 +117,8 @@ def _search(loss: Callable[[float], float], start: float, dtype: Any, rates: Seq
             break
         if rates is not None:
             raise ValueError(
-                f"the lowest loss is that of rate {grid[k]:.3g}, the {'last' if k else 'first'} of rates: "
-                f"give {'larger' if k else 'smaller'} ones as well"
+                f"the lowest loss is at the {'last' if k else 'first'} rate, {grid[k]:.3g}: give "
+                f"{'larger' if k else 'smaller'} rates as well"
             )
         grid = np.concatenate([grid[:-1] * grid[0] / grid[-1], grid])
     accuracy = float(jnp.finfo(dtype).eps) ** 0.5
@@ -134,11 +134,13 @@ def _grid(lowers: Callable[[float], bool]) -> np.ndarray:
     while not lowers(2.0**power):
         power -= 1
         if power < -FARTHEST:
-            raise ValueError(f"no rate down to 2^-{FARTHEST} lowers the loss: training begins where it ends")
+            raise ValueError(f"no rate down to 2^-{FARTHEST} lowers the loss: training starts at a minimum")
     while lowers(2.0**power):
         power += 1
         if power > FARTHEST:
-            raise ValueError(f"the loss is below that of the start at all rates up to 2^{FARTHEST}: give rates=")
+            raise ValueError(
+                f"the loss stays below its value at the start for all rates up to 2^{FARTHEST}: give rates="
+            )
     return 2.0 ** (power - np.arange(4 * OCTAVES, -1, -1) / 4)
 
 

@@ -110,7 +110,9 @@ def step_stability(
         findings["stability"] = Finding(last, _thresholds.STABILITY, f"not known: {CURVED}")
     if why:
         findings["stability"] = Finding(float("nan"), _thresholds.STABILITY, f"not known: {why}")
-        known = f"Sharpness has no limit that is known for this optimizer: {why}. The critical rate serves any."
+        known = (
+            f"No limit of the sharpness is known for this optimizer: {why}. The critical rate works for any optimizer."
+        )
         notes.append(f"Nothing is known of larger steps: {why}." if why in (NO_STEP, LOST_STEP) else known)
     elif last >= _thresholds.EDGE:
         findings["stability"] = Finding(last, _thresholds.STABILITY, "at the edge of stability or beyond")
@@ -124,9 +126,9 @@ def step_stability(
 
 def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphill: bool) -> str:
     if np.isnan(critical):
-        return f"How large steps may be is not known: {unknown}."
+        return f"The critical rate is not known: {unknown}."
     if uphill:
-        step = "All steps of the optimizer go uphill: look at the sign of its rate"
+        step = "All steps of the optimizer go uphill: check the sign of its rate"
     elif critical == 0:
         step = (
             "The optimizer's next step goes uphill, as those of momentum or of signs may: no part of it lowers the loss"
@@ -135,11 +137,11 @@ def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphil
         times = f"{critical:.2g}" if critical < FAR else f"more than {FAR:g}"
         step = f"The optimizer's next step could be {times} times as large before it raised the loss"
     else:
-        step = f"The optimizer's next step raises the loss: {critical:.2g} of it would be the most"
+        step = f"The optimizer's next step raises the loss: more than {critical:.2g} of it is too large"
     if np.isnan(ratio):
         return step + "."
     if ratio <= 0:
-        return f"{step}; the loss curves upward in no direction here, so that its sharpness limits no step."
+        return f"{step}; the loss curves upward in no direction here, so sharpness limits no step."
     kind = "preconditioned sharpness" if adaptive else "sharpness"
     trains = "trains at" if ratio <= _thresholds.BEYOND else "is beyond"
     where = f"it {trains if ratio >= _thresholds.EDGE else 'is off'} the edge of stability"

@@ -21,7 +21,7 @@ class Threshold(NamedTuple):
 
 CALIBRATED = "calibrated in docs/diagnose.md"
 KERNEL_CHANGE = Threshold(
-    KERNEL_REGIME_LIMIT, "features are learnt", "js.observe.KERNEL_REGIME_LIMIT; tested in docs/diagnose.md"
+    KERNEL_REGIME_LIMIT, "features are learned", "js.observe.KERNEL_REGIME_LIMIT; tested in docs/diagnose.md"
 )
 NONLINEARITY = Threshold(0.08, "the linearized network is another one", f"the kernel then moves by 0.1; {CALIBRATED}")
 CURVATURE = Threshold(0.008, "not lazy", f"the ratio of Chizat et al. 2019; the limit is {CALIBRATED}")

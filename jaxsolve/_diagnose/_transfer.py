@@ -198,7 +198,7 @@ def _idle(lost: np.ndarray, idle: np.ndarray) -> str:
     """The verdict where there is no best rate: all that were tried diverged, or none lowers the loss."""
     at = lambda widths: f"at width {', '.join(map(str, widths))}"
     said = [f"training diverged at every rate {at(lost)}; take smaller rates"] if lost.size else []
-    said += [f"no rate lowers the loss {at(idle)}, so that none is the best"] if idle.size else []
+    said += [f"no rate lowers the loss {at(idle)}, so none is best"] if idle.size else []
     return f"not known: {'; '.join(said)}."
 
 

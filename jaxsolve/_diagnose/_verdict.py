@@ -182,7 +182,8 @@ def paragraph(
         # What the steps do to rounding errors says nothing.
         also = " The training diverged all the same." if verdict.diverged else ""
         return (
-            f"There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding.{also}"
+            "There is nothing to learn: at the start the gradient of the loss in the outputs is 0 up to "
+            f"rounding.{also}"
         )
     parts = [_opening(verdict, ending, stuck, uphill)]
     if len(examined.history["step"]) > 1:
@@ -197,17 +198,17 @@ def _opening(verdict: RegimeVerdict, ending: str, stuck: str, uphill: bool) -> s
     if ending:
         return ending
     if verdict.regime is Regime.UNSTABLE:
-        why = (
-            ", as the optimizer's steps go uphill: look at the sign of its rate" if uphill else ": take a smaller rate"
-        )
+        why = ", as the optimizer's steps go uphill: check the sign of its rate" if uphill else ": take a smaller rate"
         return f"The loss grows{why}."
     if verdict.regime is Regime.FROZEN and stuck:
-        return f"This network has not learnt anything, so that its regime cannot be told: {stuck}."
+        return f"This network has not learned anything, so its regime is unknown: {stuck}."
     return {
         Regime.KERNEL: "This network trains in the kernel regime: it fits with features that it hardly changes.",
         Regime.FEATURE_LEARNING: "This network learns features.",
-        Regime.FROZEN: "This network has not learnt anything yet, so that its regime cannot be told: train for longer, "
-        "or with a larger rate.",
+        Regime.FROZEN: (
+            "This network has not learned anything yet, so its regime is unknown: train for longer, or "
+            "with a larger rate."
+        ),
     }[verdict.regime]
 
 
@@ -217,7 +218,11 @@ def _moved(examined: Examined, verdict: RegimeVerdict, findings: dict[str, Findi
     if examined.kernel == "NaN or infinite":
         return "By now its kernel is NaN or infinite."
     if not examined.started:
-        now = "as it is now" if examined.kernel else "and is not now, so that its change has no scale"
+        now = (
+            "as it is now"
+            if examined.kernel
+            else ("and is not now, so its change cannot be relative to its size at the start")
+        )
         return f"Its kernel is 0 at the start, or too small for the dtype, {now}."
     if _rises(progress):
         over = f"While the loss's gradient grew to {1 - progress:.2g} times its size"
@@ -240,9 +245,9 @@ def _so_far(examined: Examined, verdict: RegimeVerdict) -> list[str]:
     if verdict.regime not in (Regime.KERNEL, Regime.FEATURE_LEARNING):
         return said
     if examined.history["loss"][-1] > examined.history["loss"][0]:
-        return [*said, "The loss has risen so far, which says little of a training that lowers it."]
+        return [*said, "The loss has risen so far, which says little about training that lowers it."]
     if examined.history["progress"][-1] < _thresholds.ENOUGH_PROGRESS:
-        return [*said, "So little of the training says little of its end: train for longer to be sure."]
+        return [*said, "Training has only begun, which says little about its end: train for longer to be sure."]
     return said
 
 
@@ -252,7 +257,7 @@ def _linearized(examined: Examined, findings: dict[str, Finding]) -> str:
     if not examined.moved:
         return "Its outputs have not changed."
     if not np.isfinite(missed):
-        return f"What its linearization misses is not known: {HIDDEN if examined.hidden else 'numbers overflow'}."
+        return f"The error of its linearization is not known: {HIDDEN if examined.hidden else 'numbers overflow'}."
     if missed > 1:
         return f"Its linearization is off by {missed:.2g} times the change of its outputs."
     return f"Its linearization misses {missed:.0%} of the change of its outputs."

@@ -15,11 +15,11 @@ import numpy as np
 
 # Versions of jaxlib that pyproject.toml excludes, and why. Each fails where other versions do not.
 WRONG_VERSIONS = {
-    "0.10.0": "it ends the process in programs of attention (jax-ml/jax#39264)",
-    "0.10.1": "it ends the process in programs of attention (jax-ml/jax#39264)",
-    "0.10.2": "on a CPU its products of matrices and vectors, and so Jacobians, are wrong (jax-ml/jax#39103)",
-    "0.11.0": "it was seen to compute wrong numbers on GPUs (jax-ml/jax#40633)",
-    "0.11.1": "it was seen to compute wrong numbers on GPUs (jax-ml/jax#40633)",
+    "0.10.0": "it crashes in programs of attention (jax-ml/jax#39264)",
+    "0.10.1": "it crashes in programs of attention (jax-ml/jax#39264)",
+    "0.10.2": "on a CPU its products of matrices and vectors, and therefore Jacobians, are wrong (jax-ml/jax#39103)",
+    "0.11.0": "it computes wrong numbers on GPUs (jax-ml/jax#40633)",
+    "0.11.1": "it computes wrong numbers on GPUs (jax-ml/jax#40633)",
 }
 ADVICE = 'install another version: pip install --upgrade "jax>=0.12" "jaxlib>=0.12"'
 
@@ -64,7 +64,7 @@ def warn_of_wrong_version() -> None:
         import equinox  # constructs a Problem, so the warning skips it; the programs here do not need it
 
         warnings.warn(
-            f"jaxlib {version} is not to be trusted: {reason}; {ADVICE}",
+            f"do not trust jaxlib {version}: {reason}; {ADVICE}",
             skip_file_prefixes=(os.path.dirname(__file__), os.path.dirname(equinox.__file__)),
         )
 

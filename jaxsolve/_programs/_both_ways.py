@@ -16,8 +16,8 @@ from ._read import read, Rules
 
 
 _NO_FORWARD = (
-    "this needs derivatives in forward mode, which a backward rule of the network's or the loss's own does not have: "
-    "call diffrax.diffeqsolve with adjoint=diffrax.DirectAdjoint(), or give a jax.custom_vjp a rule by jax.custom_jvp"
+    "this needs derivatives in forward mode, but the network or the loss has a rule for reverse mode only: call "
+    "diffrax.diffeqsolve with adjoint=diffrax.DirectAdjoint(), or give a jax.custom_vjp a rule by jax.custom_jvp"
 )
 
 

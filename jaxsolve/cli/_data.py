@@ -12,7 +12,7 @@ from ._say import say
 
 data = cyclopts.App(
     name="data",
-    help="Get the files of image collections.",
+    help="Download image collections.",
     help_epilogue="Example: `jaxsolve data fetch mnist cifar10`",
 )
 
@@ -23,15 +23,15 @@ def fetch(
     folder: Annotated[Path | None, cyclopts.Parameter(name=["--folder", "-o"])] = None,
     quiet: bool = False,
 ) -> None:
-    """Download collections from where they are published, and check them. Files that are there are not fetched again.
+    """Download collections from their publishers, and check the files. Existing files are not downloaded again.
 
     Parameters
     ----------
     collections
         mnist, fashion_mnist (30 MB each), or cifar10 (170 MB).
     folder
-        Each gets a folder of its own in this one. Without it: where js.data looks, which is the environment variable
-        JAXSOLVE_DATA, or jaxsolve in the user's cache folder.
+        Each collection gets a folder of its own in this one. Default: the folder that js.data reads, named by the
+        environment variable JAXSOLVE_DATA, or jaxsolve in the user's cache folder.
     quiet
         Show no progress.
     """

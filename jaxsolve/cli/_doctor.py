@@ -39,10 +39,10 @@ class HealthCheck(NamedTuple):
 
 
 def doctor() -> None:
-    """Say what is installed, which devices, precision, memory, cache and data there are, and what to do about problems.
+    """Check the installation, devices, precision, memory, cache and data, and say how to fix problems.
 
-    The exit code is 1 if something is broken. What is optional and not there (data, neural-tangents, a GPU) is noted
-    only.
+    The exit code is 1 if something is broken. Optional parts that are missing (data, neural-tangents, a GPU) are only
+    noted.
     """
     broken = []
     for look in _PARTS:
@@ -122,7 +122,7 @@ def _devices() -> Iterator[HealthCheck]:
         return
     counts = collections.Counter(f"{device.device_kind} ({device.platform})" for device in devices)
     idle = devices[0].platform == "cpu" and shutil.which("nvidia-smi") is not None
-    advice = 'an NVIDIA GPU is here that JAX does not use: pip install "jax[cuda13]", and unset JAX_PLATFORMS'
+    advice = 'JAX does not use the NVIDIA GPU of this machine: pip install "jax[cuda13]", and unset JAX_PLATFORMS'
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     yield HealthCheck("devices", f"{said}; {os.cpu_count()} processor cores", advice if idle else "")
 
@@ -133,7 +133,7 @@ def _memory() -> Iterator[HealthCheck]:
 
     free = free_memory()
     if free is None:
-        yield HealthCheck("memory", "the device does not say")
+        yield HealthCheck("memory", "not reported by the device")
     else:
         advice = "end other programs, or choose smaller batches: a sweep's batch_size, a kernel's batch_size"
         yield HealthCheck("memory", f"{free / 1e9:.3g} GB free", advice if free < LITTLE else "")
@@ -189,7 +189,7 @@ def _environment() -> Iterator[HealthCheck]:
     """The environment variables that the user has set for JAX and XLA."""
     ours = {FOLDER, ENABLED, *SETTINGS}  # reported by the check of the cache
     told = [f"{n}={v}" for n, v in sorted(os.environ.items()) if n.startswith(("JAX", "XLA_")) and n not in ours]
-    yield HealthCheck("environment", ", ".join(told) or "says nothing to JAX, XLA or jaxsolve")
+    yield HealthCheck("environment", ", ".join(told) or "no variable of JAX, XLA or jaxsolve is set")
 
 
 def _cache() -> Iterator[HealthCheck]:
@@ -222,7 +222,9 @@ def _data() -> Iterator[HealthCheck]:
         except FileNotFoundError as error:
             yield HealthCheck(name, "not found", str(error))
         except (ValueError, OSError) as error:
-            yield HealthCheck(name, str(error), "remove the file, and get it again: jaxsolve data fetch", broken=True)
+            yield HealthCheck(
+                name, str(error), "remove the file, and download it again: jaxsolve data fetch", broken=True
+            )
         else:
             yield HealthCheck(name, found.source.partition(", task=")[0])
 

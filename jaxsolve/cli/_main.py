@@ -25,9 +25,9 @@ from ._sweep import configs, sweep
 app = cyclopts.App(
     name="jaxsolve",
     help=(
-        "Simulate how neural networks learn, and solve it exactly where an exact solution is known. "
-        "Compiled programs are kept in the user's cache folder, which makes a command faster the next time; "
-        "--no-cache, anywhere, keeps and takes none."
+        "Simulate how neural networks learn, and solve it exactly where an exact solution is known. Compiled "
+        "programs are kept in the user's cache folder, so a command starts faster the next time; --no-cache, "
+        "anywhere on the line, turns this off."
     ),
     help_epilogue="Example: `jaxsolve quickstart`",
     version=lambda: version("jaxsolve"),
@@ -45,7 +45,7 @@ app.command(doctor, help_epilogue="Example: `jaxsolve doctor`")
 def quickstart(
     folder: Path = Path("quickstart"), *, seeds: int = 2, float32: bool = False, quiet: bool = False
 ) -> None:
-    """Train networks on real digits, find their regimes, and check the exact solution. About a minute.
+    """Train networks on real digits, find their regimes, and check the exact solution. Takes about a minute.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def phase(
     rho: float = 1.0,
     target: float = 1.0,
 ) -> None:
-    """Say in which regime a two-layer network f = gamma sum_i u_i w_i.x will train, before training it.
+    """Predict the regime in which a two-layer network f = gamma sum_i u_i w_i.x will train.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def phase(
         Console().print(_table_1())
         return
     if sigma == 0:
-        raise ValueError("--sigma must be > 0, got 0: from weights that are all zero nothing moves")
+        raise ValueError("--sigma must be > 0, got 0: weights that are all zero never move")
     found = theory.classify_network(
         width, sigma_u=sigma, sigma_w=sigma, eta_u=eta, eta_w=eta, gamma=gamma, rho=rho, y=target
     )
@@ -130,7 +130,7 @@ def _table_1() -> Table:
 
 @app.command(help_epilogue="Example: `jaxsolve errata --write errata.md`")
 def errata(*, write: Path | None = None) -> None:
-    """Recompute every error found in the papers: printed and corrected equations against integration. About a minute.
+    """Recompute the errors found in the papers: printed and corrected equations against integration. Takes a minute.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ def report(
     store
         The folder that a sweep wrote, such as run.zarr. It may be only partly filled.
     output
-        The page to write; looking at it needs no network.
+        The page to write; it can be viewed offline.
     theory
         The store of a sweep by theory.TwoLayerLine over the same axes, to draw theory's boundaries between regimes.
     """

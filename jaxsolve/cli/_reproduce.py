@@ -31,15 +31,16 @@ def reproduce(
     Parameters
     ----------
     figures
-        Their names, such as xu_ziyin/table1; `all`; or `list`, which shows them, and what is done in the folder.
+        Names of figures, such as xu_ziyin/table1; `all`; or `list`, which shows them and
+        which are done in the folder.
     scale
         small: minutes on two cores; medium: an hour on one GPU; paper: the paper's own setting.
     folder
-        For pictures, stores and claims, and the page index.html. What was interrupted is carried on.
+        Where pictures, stores, claims and the page index.html go. Interrupted figures are continued.
     processes
-        How many figures are computed at once: 2 on a CPU if not said, 1 on an accelerator.
+        How many figures to compute at once; by default 2 on a CPU, 1 on an accelerator.
     yes
-        Begin what takes long, too.
+        Also start figures that take long.
     quiet
         Show no progress.
     """

@@ -29,26 +29,26 @@ def sweep(
     float32: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Solve one problem per cell of a grid, as a TOML file describes it, and write the results to a Zarr store.
+    """Solve one problem per cell of a grid, as described by a TOML file, and write the results to a Zarr store.
 
-    Ctrl-C lets the running batch finish and writes it; the same command then carries on. `jaxsolve configs` has files
-    to start from.
+    Ctrl-C lets the running batch finish and writes it; the same command then continues. `jaxsolve configs` lists
+    files to start from.
 
     Parameters
     ----------
     config
         A TOML file. Nothing in it is run as code.
     store
-        The folder to fill, instead of the config's. Without either, it is named after the config, with .zarr, in the
-        working directory.
+        The folder to fill, instead of the one that the config names. Without either: the config's name with .zarr, in
+        the working directory.
     resume
-        Carry on a store of the same sweep; without it, an existing store is an error.
+        Continue a store of the same sweep; with --no-resume, an existing store is an error.
     retry_failed
-        Also run the lanes of the store that failed.
+        Also repeat the runs of the store that failed.
     batch_size
-        Lanes at once, instead of the config's.
+        How many runs to compute at once, instead of the config's number.
     dry_run
-        Say how many lanes and compilations there are and what they will take, and run nothing.
+        Say how many runs (lanes) and compilations there are and what they cost, without running them.
     allow_code
         If the config's problem is "my_module:make_problem", import that module, also from the working directory. This
         runs its code.
@@ -90,7 +90,7 @@ def sweep(
         options = [*(["--store", str(store)] if store else []), *(flag for flag in given if given[flag])]
         options += [] if batch_size is None else ["--batch-size", str(batch_size)]
         again = shlex.join(["jaxsolve", "sweep", str(config), *options])
-        say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
+        say(f"jaxsolve: {stop or 'stopped before any run'}\nto carry on: {again}", error=True)
         raise SystemExit(INTERRUPTED) from None
     say(f"{_results(found)} in {path}")
 
@@ -103,7 +103,7 @@ def configs(
     Parameters
     ----------
     name
-        The one to print; without it, all are listed.
+        The config to print; without it, all are listed.
     output
         Write it to this file instead.
     """
@@ -111,7 +111,7 @@ def configs(
 
     found = known()
     if name is None and output is not None:
-        raise ValueError(f"which config shall be written to {output}? Give its name, one of {', '.join(found)}")
+        raise ValueError(f"which config should be written to {output}? Give its name, one of {', '.join(found)}")
     if name is None:
         width = max(map(len, found))
         say("\n".join(f"{key:{width}}  {text.splitlines()[0].removeprefix('# ')}" for key, text in found.items()))
@@ -121,10 +121,10 @@ def configs(
     if output is None:
         say(found[name].rstrip())
     elif output.exists():
-        raise FileExistsError(f"{output} exists already, and is left alone; choose another file")
+        raise FileExistsError(f"{output} exists already and is not overwritten; choose another file")
     else:
         output.write_text(found[name], encoding="utf-8")
-        say(f"written to {output}; run it by: jaxsolve sweep {shlex.quote(str(output))}")
+        say(f"written to {output}; run it with: jaxsolve sweep {shlex.quote(str(output))}")
 
 
 def _results(found: "xarray.Dataset") -> str:

@@ -95,7 +95,7 @@ class ConfiguredDynamics:
             where, table = f"{SIDE_BY_SIDE}[{i}]", dict(table) if isinstance(table, Mapping) else {"type": table}
             label = table.pop(LABEL, table.get("type"))
             if not isinstance(label, str) or not label:
-                raise ConfigError(f"{where}.{LABEL} must be a text, what this one is called, got {shown(label)}")
+                raise ConfigError(f"{where}.{LABEL} must be a string, the name of this one, got {shown(label)}")
             if label in found:
                 raise ConfigError(f"{where}: there are two called {label!r}; give each a {LABEL!r} of its own")
             found[label] = read_object(table, kind, where)
@@ -111,7 +111,7 @@ def import_problem(text: str, *, allow_code: bool) -> Callable[..., Problem]:
     """
     if not allow_code:
         raise ConfigError(
-            f"problem: {text!r} is code, and a config may run none unless you allow it. If you trust that module, give "
+            f"problem: {text!r} is code, which a config may run only if you allow it. If you trust that module, give "
             "--allow-code on the command line, or allow_code=True to read_config"
         )
     module, _, name = text.partition(":")
@@ -119,7 +119,7 @@ def import_problem(text: str, *, allow_code: bool) -> Callable[..., Problem]:
         raise ConfigError(f"problem: {text!r} cannot be imported; give 'module:function'")
     package = module.split(".")[0]
     if package in sys.stdlib_module_names or package in (*sys.builtin_module_names, "jaxsolve"):
-        raise ConfigError(f"problem: {text!r} is no module of your own; give 'module:function' with one that is")
+        raise ConfigError(f"problem: {text!r} is not in a module of your own; give 'module:function' with one that is")
     found, error = attempt(lambda: getattr(importlib.import_module(module), name))
     if error is not None:
         raise ConfigError(

@@ -137,13 +137,15 @@ def _read_problem(
         problem = ConfiguredProblem(value)
         used["problem"] = problem.names
     else:
-        raise ConfigError(f"problem must be a table, or a text such as 'my_module:make_problem', got {shown(value)}")
+        raise ConfigError(f"problem must be a table, or a string such as 'my_module:make_problem', got {shown(value)}")
     for where, names in used.items():
         for name in sorted(names.difference(axes)):
             raise ConfigError(f"{where}: {unknown(name, axes, 'axis')}")
     idle = [name for name in axes if not any(name in names for names in used.values())]
     if idle and "problem" in used:
-        raise ConfigError(f"axes: nothing in [problem] refers to {', '.join(idle)}; use it, such as by '={idle[0]}'")
+        raise ConfigError(
+            f"axes: nothing in [problem] refers to {', '.join(idle)}; use it, for example as '={idle[0]}'"
+        )
     return problem
 
 

@@ -43,7 +43,7 @@ ANY_STRING = (
 )
 STRINGS = re.compile(ANY_STRING, re.DOTALL)  # and comments; an unclosed one ends with its line, or with the file
 BETWEEN_KEYS = re.compile(r"[=,\[\]{}\n]")
-MORE = "what needs more goes into a function of your own"
+MORE = "for anything larger, write a function of your own"
 
 
 class ConfigError(ValueError):
@@ -130,7 +130,7 @@ def check_values(table: Any) -> None:
             if abs(value) > MAX_INTEGER:
                 raise ConfigError(f"{where} holds an integer of more than 64 bits")
         elif not isinstance(value, float):
-            raise ConfigError(f"{where} must be a number, a text, true or false, got {type(value).__name__} {value}")
+            raise ConfigError(f"{where} must be a number, a string, true or false, got {type(value).__name__} {value}")
     if formulas > MAX_FORMULAS:
         raise ConfigError(f"there are {formulas} formulas, but at most {MAX_FORMULAS} are read")
 

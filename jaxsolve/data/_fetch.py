@@ -158,10 +158,10 @@ def _retrieved(source: DownloadSource, file: Published, place: Path, progress: P
         except ValueError:  # wrong checksum
             wrong.append(url)
     if wrong:
-        raise ValueError(f"what came from {', '.join(wrong)} is not the file that was published; try again later")
+        raise ValueError(f"the file from {', '.join(wrong)} is not the one that was published; try again later")
     raise ConnectionError(
-        f"{source.collection.name}: no answer from {', '.join(failed)}. Call it again, or get the files in another way "
-        f"and put them into {place}"
+        f"{source.collection.name}: no answer from {', '.join(failed)}. Try again, or download the files in another "
+        f"way and put them into {place}"
     )
 
 

@@ -76,8 +76,8 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
             return place
     raise FileNotFoundError(
         f"{collection.name}: no file found. Looked in: {', '.join(map(str, places))}. Wanted: {', '.join(files)} "
-        f"(plain or .gz). Nothing is downloaded by itself: `jaxsolve data fetch` gets them, or take them from "
-        f"{collection.sources}, and give the folder in which {collection.folder} lies as path= or in the environment "
+        "(plain or .gz). Nothing is downloaded automatically: run `jaxsolve data fetch`, or download them from "
+        f"{collection.sources} and give the folder that contains {collection.folder} as path= or in the environment "
         f"variable JAXSOLVE_DATA, or {collection.folder} itself as path=." + see("no-images")
     )
 

@@ -82,8 +82,8 @@ def random_hierarchy(
     wanted = n_train + n_test
     if not wanted <= strings <= MOST:
         raise ValueError(
-            f"these rules write {_said(strings)} strings, of which n_train + n_test = {wanted} can be drawn "
-            f"only if there are at least so many, and at most {MOST}"
+            f"these rules write {_said(strings)} strings; there must be at least n_train + n_test = {wanted} of them, "
+            f"and at most {MOST}"
         )
     require_room(wanted * length * symbols * jnp.result_type(float).itemsize, "this dataset", key)
     of_rules, of_strings = jax.random.split(key)

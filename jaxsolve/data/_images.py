@@ -45,9 +45,9 @@ def _collection(name: str, collection: Collection, read: Reader, doc: str):
             return pixels.reshape(len(pixels), -1) if flatten else pixels, labels
 
         if official_split:
-            pool = "official_split=False draws training and test samples from the files that are there. "
+            pool = "official_split=False draws training and test samples from the files that exist. "
             train = images(collection.train, "training", pool)
-            without = f"n_test=0 does without them; {pool}"
+            without = f"n_test=0 needs none; {pool}"
             test = None if request.n_test == 0 else images(collection.test, "test", without)
             found = f"{collection.name} ({len(train[1])} training images in {folder})"
             data = split_officially(train, test, request, brightest=255, name=found)

@@ -104,7 +104,7 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
     second = available - first if second is None else second
     if first > available or first + second > available:
         asked = f"{first}" if not counts[1] else f"{first} + {second} = {first + second}"
-        raise ValueError(f"{asked} samples were asked for, but there are {available} {where}; ask for fewer")
+        raise ValueError(f"{asked} samples were requested, but there are {available} {where}; request fewer")
     order = _shuffle(key, available)
     known = concrete(order)
     order = order if known is None else known  # NumPy indices pick bytes, see `_take`

@@ -50,7 +50,7 @@ class Limits(NamedTuple):
         if self.kind in (WidthLimit.FROZEN, WidthLimit.UNSTABLE):
             raise ValueError(
                 f"there is no limit in which {self.kind.value}: the speed is N^{self.speed_exponent:.2f} at width "
-                f"{self.width}; multiply the rates eta by N^{-self.speed_exponent:.2f}, and ask again"
+                f"{self.width}; multiply the rates eta by N^{-self.speed_exponent:.2f}, and call limits again"
             )
         return InfiniteWidth() if self.kind is WidthLimit.LAZY else RichLimit()
 
@@ -89,11 +89,11 @@ def limits(problem: Problem) -> Limits:
     require_problem(problem)
     net = problem.net
     if not isinstance(net, nets.AbstractDense) or len(net.weights) < 2:
-        raise TypeError(f"limits are known of dense networks with hidden layers such as nets.MLP, got {describe(net)}")
+        raise TypeError(f"limits are known for dense networks with hidden layers such as nets.MLP, got {describe(net)}")
     if net.scaling.optimizers is nets.Optimizers.ADAM:
         raise TypeError(
-            "this network's scaling is for Adam, and limits are known for gradient descent only; ask for those of the "
-            "same network with nets.Scaling.mup(), whose rates are for it"
+            "this network's scaling is for Adam, but limits are known for gradient descent only; give the network "
+            "nets.Scaling.mup(), whose rates are for gradient descent"
         )
     form = dmft.normal_form(net)
     richness, speed = concrete(form.richness), concrete(dmft.initial_kernel(form))
@@ -101,7 +101,7 @@ def limits(problem: Problem) -> Limits:
     if richness is None or speed is None or units is None:
         raise TypeError("limits need the numbers of a network, which are traced here; call it outside of jit and vmap")
     if units < 2:
-        raise ValueError("the exponents of a network with a single neuron are not known; give it more")
+        raise ValueError("the exponents of a network with a single neuron are not known; give it more neurons")
     # The speed may be 0, whose exponent is -inf.
     with np.errstate(divide="ignore"):
         powers = [float(np.log(number) / np.log(units)) for number in (richness, speed)]

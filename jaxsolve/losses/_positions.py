@@ -22,7 +22,9 @@ def fit(loss: AbstractLoss, y: Any, out_shape: tuple[int, ...]) -> tuple[Abstrac
     if isinstance(loss, Unflattened):
         fitted, found = fit(loss.loss, y, out_shape)
         if fitted != loss:
-            raise ValueError(f"targets must be those of training in kind: of shape {loss.target_shape} for each sample")
+            raise ValueError(
+                f"targets must be of the same kind as those of training: of shape {loss.target_shape} for each sample"
+            )
         return loss, found
     if len(out_shape) == 1:
         return loss, loss.targets(y, out_shape[0])

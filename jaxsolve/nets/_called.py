@@ -29,9 +29,9 @@ def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Except
     missing = isinstance(error, TypeError) and "argument" in said
     if missing or any(word in said for word in ("ropout", "key", "rng", "RNG", "PRNG")):
         return first + (
-            "Give it with all other arguments bound, by js.nets.Function(lambda net, x: net(x, ...), net); one with "
-            "dropout in inference mode, by eqx.nn.inference_mode(net), model.eval() or train=False: js.Descent(..., "
-            "noise=) trains with it, and kernels are those without" + see("an-argument-is-missing")
+            "Bind all other arguments with js.nets.Function(lambda net, x: net(x, ...), net); give one with dropout "
+            "in inference mode, by eqx.nn.inference_mode(net), model.eval() or train=False: js.Descent(..., noise=) "
+            "trains with it, and kernels are those without dropout" + see("an-argument-is-missing")
         )
     if isinstance(sample, jax.ShapeDtypeStruct) and not jnp.issubdtype(sample.dtype, jnp.floating):
         if takes(net, jax.ShapeDtypeStruct(sample.shape, jnp.float32)):
@@ -45,8 +45,8 @@ def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Except
 
 
 TRAINING = (
-    "It changes its state, as batch normalization does in training: call it in inference mode, as by "
-    "js.nets.from_linen(module, variables, train=False), or model.eval()"
+    "It changes its state, as batch normalization does in training: call it in inference mode, for example with "
+    "js.nets.from_linen(module, variables, train=False) or model.eval()"
 )
 
 

@@ -87,8 +87,8 @@ def build_dense(
     """Checks the arguments and draws the initial arrays of a dense network with these layer sizes, input first."""
     if len(sizes) > MOST_LAYERS + 1:
         raise ValueError(
-            f"depth must be such that there are at most {MOST_LAYERS} weight matrices, each of which is compiled by "
-            f"itself; got {len(sizes) - 1}"
+            f"depth must give at most {MOST_LAYERS} weight matrices, since each is compiled separately; got "
+            f"{len(sizes) - 1}"
         )
     names = ("in_size", *("width_size",) * (len(sizes) - 2), "out_size")
     checked = [

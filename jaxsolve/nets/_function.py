@@ -130,8 +130,8 @@ def from_nnx(model: Any, *, wrt: Any = None) -> Function:
         drops = share and getattr(node, "deterministic", None) is False
         if drops or getattr(node, "use_running_average", None) is False:
             raise ValueError(
-                f"{type(node).__name__} in training mode is no function of one sample: call model.eval(), or give a "
-                "model with batch normalization to js.nets.from_nnx_with_state(model)"
+                f"{type(node).__name__} in training mode is not a function of one sample: call model.eval(), or give "
+                "a model with batch normalization to js.nets.from_nnx_with_state(model)"
             )
     graph, params, rest = nnx.split(model, nnx.Param if wrt is None else wrt, ...)
     # As pure dicts: nnx variables are tied to the trace that made them, and calls may advance random counters.
@@ -193,8 +193,8 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
     _require_apply(transformed, "transformed", "what haiku.transform(f) returned")
     if type(transformed).__name__ == "TransformedWithState":
         raise TypeError(
-            "what haiku.transform_with_state(f) returned has a state: give one that stays, by "
-            "js.nets.Function(lambda params, x: transformed.apply(params, state, key, x)[0], params)"
+            "the result of haiku.transform_with_state(f) has a state: fix the state, with js.nets.Function(lambda "
+            "params, x: transformed.apply(params, state, key, x)[0], params)"
         )
     randomly = "rng" in inspect.signature(transformed.apply).parameters  # not after haiku.without_apply_rng
     return Function(Call(_haiku, transformed, (key,) if randomly else ()), params)

@@ -58,8 +58,8 @@ class LambdaBalanced(AbstractInit):
         matrices = shapes.matrices("LambdaBalanced")
         if shapes.padded:
             raise ValueError(
-                "LambdaBalanced cannot be padded: its singular vectors are drawn for one width. Take Gaussian(), or "
-                "widths that are integers, each compiled by itself"
+                "LambdaBalanced cannot be padded: its singular vectors are drawn for one width. Use Gaussian(), or "
+                "widths that are integers, each compiled separately"
             )
         self._check_sizes(matrices)
         known = concrete(scaling.eta)

@@ -105,8 +105,8 @@ def require_unpadded(value: Any, name: str) -> int:
     """Returns a size that cannot be padded; raises TypeError or ValueError for anything but an integer >= 1."""
     if isinstance(value, Padded):
         raise TypeError(
-            f"{name} cannot be padded here, only the width of MLP, TwoLayerLinear and DeepLinear can; give an integer, "
-            "in a sweep a list of integers: each is then compiled by itself"
+            f"{name} cannot be padded here, only the width of MLP, TwoLayerLinear and DeepLinear can; give an "
+            "integer, in a sweep a list of integers, each of which is compiled separately"
         )
     return require_size(value, name)
 

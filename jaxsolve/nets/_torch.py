@@ -156,8 +156,8 @@ def _written_down(
     changed = sorted(name.removeprefix("module.") for name in exported.graph_signature.buffers_to_mutate.values())
     if dropout and changed:
         raise NotImplementedError(
-            f"in training mode this {type(module).__name__} changes its buffers {', '.join(changed)}, which stay as "
-            "they are here: give it without dropout=True"
+            f"in training mode this {type(module).__name__} changes its buffers {', '.join(changed)}, which are "
+            "constants here: give it without dropout=True"
         )
     program = _program(torch, module, exported, {**OPERATIONS, **(operations or {})}, averaged)
     inputs = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(example))
@@ -172,8 +172,8 @@ def _averages(torch: Any, module: Any, by_batch: bool) -> set[str]:
         of_batch = isinstance(part, norms._BatchNorm)
         if of_batch and part.running_mean is None:
             raise ValueError(
-                f"{type(part).__name__} {name} has no running averages, and so is no function of one sample: make it "
-                "with track_running_stats=True"
+                f"{type(part).__name__} {name} has no running averages, so it is not a function of one sample: make "
+                "it with track_running_stats=True"
             )
         if not by_batch or not isinstance(part, norms._NormBase) or not part.training:
             continue
@@ -413,8 +413,8 @@ def _run_with_statistics(
     """The output for one sample, and the statistics: the given ones or, in training, those of the batch."""
     if key is not None and not any(step.draw is not None for step in program.steps):
         raise ValueError(
-            "this network has no dropout to draw by the key: give dropout=True to js.nets.from_torch, of a module that "
-            "has some"
+            "this network has no dropout to draw with the key: give js.nets.from_torch dropout=True, and a module "
+            "with dropout"
         )
     held: dict[str, Any] = {name: constant.value for name, constant in program.fixed}
     held |= {name: statistics[own] for name, own in program.averages}

@@ -15,7 +15,7 @@ from ._observable import Observable
 def _classes(problem: Problem) -> tuple[Int[Array, " n"], int]:
     y = problem.y
     if jnp.issubdtype(y.dtype, jnp.integer):
-        raise ValueError("kernels by class need one class for each sample; labels at positions are several")
+        raise ValueError("kernels by class need one class for each sample, not a label at every position")
     if y.shape[1] == 1:
         return (y[:, 0] > 0).astype(jnp.int32), 2
     return jnp.argmax(y, axis=1).astype(jnp.int32), y.shape[1]

@@ -27,8 +27,8 @@ def layers_of(problem: Problem) -> TappedProgram:
     if not program.products:
         inside = f"; its parameters are inside of {', '.join(program.hidden)}" if program.hidden else ""
         raise ValueError(
-            f"no product of data with parameters was found in this network{inside}; for what is of layers, give one "
-            "with a matrix or a convolution"
+            f"no product of data with parameters was found in this network{inside}; observables of layers need a "
+            "network with a matrix or a convolution"
         )
     return program
 

@@ -47,8 +47,9 @@ def state_of(view: View, optimizer: Optimizer, *, linear: bool = False) -> PyTre
     is_trace = lambda node: linear and isinstance(node, optax.TraceState)
     if any(not is_trace(part) for part in jax.tree.leaves(state, is_leaf=is_trace)):
         raise ValueError(
-            f"the steps of {optimizer.name} depend on what came before, and this view has no state of the optimizer: "
-            "take js.Descent(..., keep_state=True), or give it to a monitor, as in monitor(step, params, opt_state)"
+            f"the steps of {optimizer.name} depend on earlier steps, but this view has no state of the optimizer: "
+            "take js.Descent(..., keep_state=True), or give the state to a monitor, as in monitor(step, params, "
+            "opt_state)"
         )
     return state
 

@@ -17,9 +17,9 @@ def _units(problem: Problem) -> tuple[TappedProgram, list[KinkedUnits]]:
     program = layers_of(problem)
     units = kinked_units(program, problem)
     if not units:
-        hidden = f", and {', '.join(program.hidden)} is not looked into" if program.hidden else ""
+        hidden = f", which was not searched inside {', '.join(program.hidden)}" if program.hidden else ""
         raise NotApplicable(
-            "activation patterns are those of networks with a relu or another piecewise linear activation, such as "
+            "activation patterns need a network with relu or another piecewise linear activation, such as "
             f"nets.MLP(..., activation='relu'); none was found in {describe(problem.net)}{hidden}"
         )
     return program, units

@@ -80,8 +80,8 @@ def classify(
     lost = np.isnan(change) & (half >= times[1]) & (half <= last)
     if np.any(lost):
         raise ValueError(
-            f"kernel_change is NaN for {np.sum(lost)} run(s) that learnt within the times: without it these are "
-            "neither in the kernel regime nor in that of feature learning. A kernel that starts at 0 has no relative "
+            f"kernel_change is NaN for {np.sum(lost)} run(s) that learned within the times: without it these cannot "
+            "be told to be in the kernel regime or to learn features. A kernel that starts at 0 has no relative "
             "change"
         )
     # Each line overrules those above it.

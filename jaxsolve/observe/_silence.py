@@ -82,7 +82,7 @@ class Silence(NamedTuple):
             return f"{names[self.silent]}: {self.why}."
         said = list(np.ravel(self.silent))
         return (
-            f"Of {len(said)} runs {said.count(True)} are silently aligned, {said.count(False)} are not, and of "
+            f"Of {len(said)} runs {said.count(True)} are silently aligned, {said.count(False)} are not, and for "
             f"{said.count(None)} it is not known."
         )
 
@@ -192,7 +192,7 @@ def _read(run: Any) -> tuple[np.ndarray, ...]:
     """The times, and what was watched along them, in their last axis."""
     table = not isinstance(run, Trajectory)
     if table and not {"data_vars", "sizes"} <= set(dir(run)):
-        raise TypeError(f"silent_alignment takes what js.solve or js.sweep returned, got {describe(run)}")
+        raise TypeError(f"silent_alignment takes the result of js.solve or js.sweep, got {describe(run)}")
     missing = [f"{name}()" for name in WATCHED if name not in (run.data_vars if table else run.observed)]
     if missing:
         raise ValueError(

@@ -87,7 +87,8 @@ class _Stability:
         state = state_of(view, optimizer, linear=True)
         if why := not_linear(state):
             raise ValueError(
-                f"the stability of {optimizer.name} is not known: {why}; observe.critical_rate(optimizer) serves any"
+                f"the stability of {optimizer.name} is not known: {why}; observe.critical_rate(optimizer) works for "
+                "any optimizer"
             )
         rates = linear_rates(problem.eta, optimizer, params, state, slope_at(problem, params))
         # Steps up the gradient, or of the size of no gradient, have no limit that is known.

@@ -42,8 +42,8 @@ def _alignment(view: View):
         return given
     if view.params is None:
         raise ValueError(
-            "layer_alignment is 0 between hidden layers in the limit of infinite width, where it is known of two-layer "
-            "networks only; kernel_alignment() and feature_kernel(layer) serve deep ones"
+            "layer_alignment is 0 between hidden layers in the limit of infinite width, where it is known for "
+            "two-layer networks only; for deep ones use kernel_alignment() or feature_kernel(layer)"
         )
     return jnp.stack(alignments(view.problem, view.params, *_pairs(view.problem)))
 

@@ -45,7 +45,7 @@ def trajectory(
     """
     if not isinstance(traj, Trajectory):
         raise TypeError(
-            f"traj must be what js.solve returned, got {describe(traj)}; what js.sweep returned is drawn by xarray, "
+            f"traj must be the result of js.solve, got {describe(traj)}; the result of js.sweep is drawn with xarray, "
             "as in data['loss'].plot()"
         )
     require_kind(name, str, "name", f"the name of an observable, one of {sorted(traj.observed)}")
@@ -100,7 +100,7 @@ def comparison(
     """
     if not isinstance(cmp, Comparison):
         raise TypeError(
-            f"cmp must be what js.compare returned, got {describe(cmp)}; one run is drawn by js.plot.trajectory"
+            f"cmp must be the result of js.compare, got {describe(cmp)}; one run is drawn by js.plot.trajectory"
         )
     require_kind(name, str, "name", "the name of an observable")
     _check_style(label, color)

@@ -47,7 +47,7 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
     size = sum(packed_bytes(item.values) for item in measures)
     if size > MAX_MEASURES:
         raise ValueError(
-            f"{source.result.size} lanes with {len(measures)} numbers each are too much for a page; report on a part, "
+            f"{source.result.size} lanes with {len(measures)} numbers each are too many for a page; report on a part, "
             "such as dataset.isel(seed=slice(4)), or drop variables"
         )
     drawn, kept, more = _thin(source, observed)

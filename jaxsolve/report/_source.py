@@ -79,7 +79,7 @@ def read_source(data: Any, name: str) -> Source:
     elif hasattr(data, "data_vars"):
         source = Source("sweep", data, {})
     else:
-        raise TypeError(f"{name} must be what sweep returned or the path of its store, got {describe(data)}")
+        raise TypeError(f"{name} must be the result of js.sweep or the path of its store, got {describe(data)}")
     _require_sweep(source, repr(os.fspath(data)) if isinstance(data, str | os.PathLike) else name)
     return source
 
@@ -89,7 +89,7 @@ def _read_store(path: Path) -> Source:
         raise FileNotFoundError(f"there is no store at '{path}'; give the folder that a sweep wrote with store=")
     if not (path / "zarr.json").is_file():
         if (path / "_jaxsolve").is_dir():
-            raise ValueError(f"'{path}' is the store of a sweep of which nothing has run yet; report on it later")
+            raise ValueError(f"'{path}' is the store of a sweep in which nothing has run yet; report on it later")
         raise ValueError(
             f"'{path}' is not the store of a sweep: it holds no zarr.json. Give the folder that store= named"
         )
@@ -102,7 +102,7 @@ def _read_store(path: Path) -> Source:
             f"'{path}' is damaged: {error}. Call its sweep again, which finds damaged chunks and runs them again"
         ) from error
     if not isinstance(manifest, dict):
-        raise ValueError(f"'{path}' is damaged: its manifest is no table but a {type(manifest).__name__}")
+        raise ValueError(f"'{path}' is damaged: its manifest must be a table, and is a {type(manifest).__name__}")
     # A store lists its variables sorted by name; the manifest, in the order in which the sweep observes them.
     listed = manifest.get("variables", [])
     names = [item.get("name") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
@@ -116,7 +116,7 @@ def _require_sweep(source: Source, what: str) -> None:
     missing = [name for name in ("t", "result") if name not in dataset.variables]
     if missing or not dataset["result"].dims or dataset["t"].dims != ("t",):
         raise ValueError(
-            f"{what} is not a sweep's dataset: it needs times `t` and codes `result` along the axes of a grid, and "
+            f"{what} is not a sweep's dataset: it needs times `t` and codes `result` along the axes of a grid, but "
             f"holds {sorted(map(str, dataset.variables))}"
         )
     if not np.any(source.result >= 0):

@@ -66,7 +66,9 @@ def _require_theory(theory: Source, source: Source) -> Phases:
         raise ValueError("theory must observe the loss at times from 0 on: observe=[observe.loss(), ...], ts[0] = 0")
     foreign = sorted(set(theory.dims) - set(source.dims))
     if foreign:
-        raise ValueError(f"theory has axes {foreign}, but the sweep has {list(source.dims)}; theirs must be among them")
+        raise ValueError(
+            f"theory has axes {foreign}, but the sweep has {list(source.dims)}; its axes must be among these"
+        )
     return found
 
 

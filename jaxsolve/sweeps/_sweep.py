@@ -128,7 +128,7 @@ def sweep(
         require_flag(flag, name)
     hosts = isinstance(executor, Hosts)
     if hosts and store is None:
-        raise ValueError("the processes of Hosts() meet in a store: give store=, a folder that all of them see")
+        raise ValueError("the processes of Hosts() share a store: give store=, a folder that all of them can access")
     elsewhere = not (executor is None or hosts)
     if elsewhere:
         require_client(executor)
@@ -207,7 +207,7 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
             _announced(False)
             raise
         if not _announced(True):
-            raise RuntimeError(f"process 0 did not begin to fill {path}; its own error says why")
+            raise RuntimeError(f"process 0 did not begin to fill {path}; see the error of that process")
         if index:
             stack.enter_context(store)
             require_same_plan(path, path / OURS / MANIFEST, read_manifest(path)["plan"], held.plan)

@@ -33,8 +33,8 @@ def exact(problem: Problem) -> AbstractRandomAccess:
     require_problem(problem)
     if problem.sampler is not None:
         raise NotApplicable(
-            "a closed form follows a training set, and a stream has none; of SGD on a linear model there is "
-            "js.theory.online_sgd. Of the samples that it holds: js.exact(js.Problem(net, stream.x, stream.y))"
+            "a closed form needs a training set, and a stream has none; js.theory.online_sgd solves SGD on a linear "
+            "model, and js.exact(js.Problem(net, stream.x, stream.y)) the flow on the samples that the stream holds"
         )
     if problem.weight_decay is not None:
         raise NotApplicable(

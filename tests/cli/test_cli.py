@@ -121,7 +121,7 @@ def test_phase_classifies_one_network(command):
     code, out, _ = command("phase", "--width", "1000", "--sigma", "0.5", "--eta", "0.001", "--gamma", "1")
     assert code == 0
     assert "regime: kernel" in out
-    zero = "jaxsolve: --sigma must be > 0, got 0: from weights that are all zero nothing moves\n"
+    zero = "jaxsolve: --sigma must be > 0, got 0: weights that are all zero never move\n"
     assert command("phase", "--sigma", "0") == (2, "", zero)
     assert command("phase", "--sigma", "-1") == (2, "", "jaxsolve: sigma_u must be finite and >= 0, got -1.0\n")
 

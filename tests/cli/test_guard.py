@@ -82,7 +82,7 @@ def test_a_function_of_the_working_directory_when_asked_for(run):
     """What is installed comes first even then."""
     code, out, err, sprung = run("sweep", "code.toml", "--quiet")
     assert (code, out, sprung) == (2, "", [])
-    assert err.startswith("jaxsolve: code.toml: problem: 'models_of_mine:make' is code, and a config may run none")
+    assert err.startswith("jaxsolve: code.toml: problem: 'models_of_mine:make' is code, which a config may run only if")
     assert "give --allow-code on the command line" in err
     assert len(err.splitlines()) == 1
     said = "2 lanes (2 successful) in code.zarr\n"

@@ -159,12 +159,12 @@ def test_configs_are_listed_and_written(command, tmp_path):
     assert "Kunin et al., " in out
     assert tomllib.loads(command("configs", "kunin_grid")[1]) == tomllib.loads(configs()["kunin_grid"])
     code, out, _ = command("configs", "kunin", "-o", "mine.toml")
-    assert (code, out) == (0, "written to mine.toml; run it by: jaxsolve sweep mine.toml\n")
+    assert (code, out) == (0, "written to mine.toml; run it with: jaxsolve sweep mine.toml\n")
     assert (tmp_path / "mine.toml").read_text() == configs()["kunin"]
     assert command("configs", "kunin", "-o", "mine.toml")[0] == 2
     code, _, err = command("configs", "-o", "other.toml")
     assert code == 2
-    assert err.startswith("jaxsolve: which config shall be written to other.toml? Give its name, one of atanasov, ")
+    assert err.startswith("jaxsolve: which config should be written to other.toml? Give its name, one of atanasov, ")
     code, _, err = command("configs", "kunin", "-o", "absent/mine.toml")
     assert (code, err) == (2, "jaxsolve: absent/mine.toml: No such file or directory\n")
     code, _, err = command("configs", "kunim")

@@ -70,7 +70,7 @@ def test_a_function_of_the_readers_own(read, name):
 
 @pytest.mark.parametrize("problem", ["a_problem_of_mine:make", "os:system", "no_such_module:make", "anything"])
 def test_nothing_is_imported_unless_allowed(read, tmp_path, problem):
-    with pytest.raises(ConfigError, match="a config may run none unless you allow it.*--allow-code.*allow_code=True"):
+    with pytest.raises(ConfigError, match="a config may run only if you allow it.*--allow-code.*allow_code=True"):
         read(problem)
     assert not (tmp_path / "imported").exists()
     assert "a_problem_of_mine" not in sys.modules
@@ -79,11 +79,11 @@ def test_nothing_is_imported_unless_allowed(read, tmp_path, problem):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        ("os:system", "'os:system' is no module of your own"),
-        ("builtins:eval", "is no module of your own"),
-        ("subprocess:getoutput", "is no module of your own"),
-        ("importlib.util:find_spec", "is no module of your own"),
-        ("jaxsolve.cli:main", "is no module of your own"),
+        ("os:system", "'os:system' is not in a module of your own"),
+        ("builtins:eval", "is not in a module of your own"),
+        ("subprocess:getoutput", "is not in a module of your own"),
+        ("importlib.util:find_spec", "is not in a module of your own"),
+        ("jaxsolve.cli:main", "is not in a module of your own"),
         ("a_problem_of_mine:getenv", "is a function of os, not of your module 'a_problem_of_mine'"),
         ("a_problem_of_mine:mak", "has no attribute 'mak'"),
         ("a_problem_of_mine:os", "must be a function that returns a Problem, got module"),

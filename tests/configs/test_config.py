@@ -352,7 +352,7 @@ def test_formulas_without_a_value(text, values):
         ),
         # arguments of axes
         ({"problem.network.scaling.gamma": "=gama"}, "problem: 'gama' is not a known axis; did you mean 'gamma'"),
-        ({"axes.rho": [1.0]}, "nothing in .problem. refers to rho; use it, such as by '=rho'"),
+        ({"axes.rho": [1.0]}, "nothing in .problem. refers to rho; use it, for example as '=rho'"),
         ({"dynamics.rate": "=gama"}, "dynamics: 'gama' is not a known axis; did you mean 'gamma'"),
         (
             {"observe": [{"type": "kernel_spectrum", "top": "=seed"}]},
@@ -361,7 +361,7 @@ def test_formulas_without_a_value(text, values):
         ({"dynamics": []}, r"dynamics holds none; give a table .dynamics., or several"),
         ({"dynamics": ["GradientFlow", "GradientFlow"]}, "there are two called 'GradientFlow'; give each a 'name'"),
         ({"dynamics": ["GradientFlow", {"type": "Flow"}]}, r"dynamics\[1\]: 'Flow' is not a known dynamics"),
-        ({"dynamics": [{"type": "GradientFlow", "name": 3}]}, r"dynamics\[0\].name must be a text"),
+        ({"dynamics": [{"type": "GradientFlow", "name": 3}]}, r"dynamics\[0\].name must be a string"),
         # what is missing
         ({"problem": None, "times": None}, "a config also needs problem, times"),
         ({"problem.network.depth": None, "problem.network.key": None}, "network: MLP also needs depth, key"),
@@ -376,7 +376,7 @@ def test_formulas_without_a_value(text, values):
         ({"problem.centered": 1}, "problem.centered must be bool, got int 1"),
         ({"problem.network.key": 0.5}, "problem.network.key: key must be an integer, .* got float 0.5"),
         ({"problem.data.n_train": 0.5}, "problem.data.n_train must be int, got float 0.5"),
-        ({"problem": 3}, "problem must be a table, or a text such as 'my_module:make_problem', got int 3"),
+        ({"problem": 3}, "problem must be a table, or a string such as 'my_module:make_problem', got int 3"),
         ({"problem.network": 3}, "problem.network must be a table with a 'type', one of ConvNet, .*, got int 3"),
         ({"problem.data": []}, "problem.data must be a table .*, got a list"),
         ({"title": "mine"}, "'title'"),

@@ -192,7 +192,7 @@ def test_a_size_from_a_formula():
         ('x = """' + '\\"""' * 200_000, "is not a TOML file"),
         ("x = " + "9" * 10_000, "is not a TOML file|an integer of more than 64 bits"),
         ("times = 0x" + "f" * 10_000, "times holds an integer of more than 64 bits"),
-        ("times = 2020-01-01", "times must be a number, a text, true or false, got date 2020-01-01"),
+        ("times = 2020-01-01", "times must be a number, a string, true or false, got date 2020-01-01"),
         ("times = [" + '"=1",' * 2000 + "]", "there are 2000 formulas, but at most 1000 are read"),
         (b"\xff\xfe", "is not a TOML file"),
         ("x" * 500_000 + " = 1", r"\[...\]"),

@@ -86,11 +86,11 @@ def test_splits_are_disjoint_complete_and_deterministic(seed, available, data):
 
 def test_asking_for_too_much_tells_how_many_there_are():
     key = jax.random.key(0)
-    with pytest.raises(ValueError, match="6 samples were asked for, but there are 5 things; ask for fewer"):
+    with pytest.raises(ValueError, match="6 samples were requested, but there are 5 things; request fewer"):
         draw(key, 5, (6, None), "things")
-    with pytest.raises(ValueError, match=r"3 \+ 3 = 6 samples were asked for, but there are 5 things"):
+    with pytest.raises(ValueError, match=r"3 \+ 3 = 6 samples were requested, but there are 5 things"):
         draw(key, 5, (3, 3), "things")
-    with pytest.raises(ValueError, match=r"1798 samples were asked for, but there are 1797 samples of handwritten"):
+    with pytest.raises(ValueError, match=r"1798 samples were requested, but there are 1797 samples of handwritten"):
         digits(n_train=1798, key=key)
     with pytest.raises(ValueError, match=r"there are 357 samples of handwritten digits with task=\(3, 8\)"):
         digits(task=(3, 8), n_train=358, key=key)

@@ -171,11 +171,11 @@ def test_random_split_pools_every_file(tmp_path):
 
 def test_too_many_samples(tmp_path):
     _write_mnist(tmp_path)
-    with pytest.raises(ValueError, match="31 samples were asked for, but there are 30 training samples of MNIST"):
+    with pytest.raises(ValueError, match="31 samples were requested, but there are 30 training samples of MNIST"):
         mnist(n_train=31, path=tmp_path, key=KEY)
-    with pytest.raises(ValueError, match="21 samples were asked for, but there are 20 test samples of MNIST"):
+    with pytest.raises(ValueError, match="21 samples were requested, but there are 20 test samples of MNIST"):
         mnist(n_train=1, n_test=21, path=tmp_path, key=KEY)
-    with pytest.raises(ValueError, match=r"40 \+ 11 = 51 samples were asked for, but there are 50 samples of MNIST"):
+    with pytest.raises(ValueError, match=r"40 \+ 11 = 51 samples were requested, but there are 50 samples of MNIST"):
         mnist(n_train=40, n_test=11, official_split=False, path=tmp_path, key=KEY)
 
 
@@ -230,7 +230,7 @@ def test_mnist_is_never_taken_for_fashion(tmp_path, monkeypatch):
         fashion_mnist(n_train=1, path=tmp_path, key=KEY)
     for place in (tmp_path, folder):
         monkeypatch.setenv("JAXSOLVE_DATA", str(place))
-        with pytest.raises(FileNotFoundError, match="give the folder in which fashion_mnist lies as path="):
+        with pytest.raises(FileNotFoundError, match="give the folder that contains fashion_mnist as path="):
             fashion_mnist(n_train=1, key=KEY)
     assert str(folder) in fashion_mnist(n_train=1, path=folder, key=KEY).source
 
@@ -264,7 +264,7 @@ def test_only_one_side_is_there(tmp_path):
         mnist(n_train=5, path=folder, key=KEY)
     assert len(_test(mnist(n_train=5, official_split=False, path=folder, key=KEY))[0]) == 15
     other = _write_mnist(tmp_path / "other", n_test=0)
-    with pytest.raises(FileNotFoundError, match=r"has no test files. n_test=0 does without .*Wanted: t10k-images"):
+    with pytest.raises(FileNotFoundError, match=r"has no test files. n_test=0 needs none.*Wanted: t10k-images"):
         mnist(n_train=5, path=other, key=KEY)
     assert mnist(n_train=5, n_test=0, path=other, key=KEY).test is None
 

@@ -102,7 +102,7 @@ def test_it_goes_where_the_readers_look(mnist, tmp_path, monkeypatch):
 
 def test_nothing_is_kept_of_what_broke_off(mnist, tmp_path, as_users):
     mnist.breaks = 1000
-    with pytest.raises(ConnectionError, match=r"MNIST: no answer from .*1000 bytes read.* Call it again"):
+    with pytest.raises(ConnectionError, match=r"MNIST: no answer from .*1000 bytes read.* Try again"):
         js.data.fetch(Images.MNIST, tmp_path)
     assert not list((tmp_path / "mnist").iterdir())
     mnist.breaks = None
@@ -122,7 +122,7 @@ def test_a_file_may_not_be_larger_than_any_of_a_collection(mnist, tmp_path, monk
 
 def test_another_file_is_not_kept(mnist, tmp_path, as_users):
     mnist.files = {name: content[:-1] + b"\1" for name, content in MNIST.items()}
-    with pytest.raises(ValueError, match="is not the file that was published"):
+    with pytest.raises(ValueError, match="is not the one that was published"):
         js.data.fetch(Images.MNIST, tmp_path)
     assert not list((tmp_path / "mnist").iterdir())
 
@@ -163,7 +163,9 @@ def test_without_pooch(tmp_path, monkeypatch):
 def test_without_a_network(tmp_path, monkeypatch, as_users):
     source = fetching.SOURCES[Images.CIFAR10]._replace(addresses=("http://127.0.0.1:9/",))
     monkeypatch.setitem(fetching.SOURCES, Images.CIFAR10, source)
-    with pytest.raises(ConnectionError, match=r"CIFAR-10: no answer from .*cifar-10-binary.tar.gz .*or get the files"):
+    with pytest.raises(
+        ConnectionError, match=r"CIFAR-10: no answer from .*cifar-10-binary.tar.gz .*or download the files"
+    ):
         js.data.fetch(Images.CIFAR10, tmp_path)
 
 

@@ -210,7 +210,9 @@ def test_an_optimizer_without_a_linear_response_says_so():
     report = js.diagnose(net, x, y, optimizer=optax.lion(1e-2), steps=1)
     assert np.isnan(report["stability"])
     assert "not known" in report.findings["stability"].words
-    assert any("no limit that is known" in note and "its state (arrays) is" in note for note in report.notes)
+    assert any(
+        "No limit of the sharpness is known" in note and "its state (arrays) is" in note for note in report.notes
+    )
     assert report["critical_rate"] > 0
 
 

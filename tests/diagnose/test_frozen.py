@@ -14,7 +14,7 @@ from tests.cases import X64
 
 LOOSE = 1e-6 if X64 else 2e-3
 NET = eqx.nn.MLP(3, 1, 8, 1, jnp.tanh, key=jr.key(1))
-FROZEN = "These parameters are frozen, and have no part in the kernels: layers[0].weight, layers[0].bias."
+FROZEN = "These parameters are frozen in this training, and left out of its kernels: layers[0].weight, layers[0].bias."
 
 
 def _data():
@@ -85,7 +85,7 @@ def test_a_linear_probe_by_the_optimizer_is_one_by_the_network():
     assert FROZEN in report.notes
     assert not any("are frozen" in note for note in twin.notes)  # nor does anything pull there
     (chizat,) = (note for note in report.notes if note.startswith("Chizat's ratio"))
-    assert "linear in what moves" in chizat
+    assert "linear in the parameters that move" in chizat
 
 
 def test_saved_networks_of_a_linear_probe():

@@ -74,7 +74,7 @@ def test_a_diagnosis_says_what_it_is_of():
     assert found.regime == wanted.regime
     for name in ("kernel_change", "nonlinearity", "progress", "effective_rank", "critical_rate", "stability"):
         np.testing.assert_allclose(found.findings[name].value, wanted.findings[name].value, rtol=0.05, err_msg=name)
-    assert any("computes in bfloat16: numbers hold to about 0.008" in note for note in found.notes)
+    assert any("computes in bfloat16: numbers are accurate to about 0.008" in note for note in found.notes)
     assert not any("computes in" in note for note in wanted.notes)
 
 
@@ -86,7 +86,7 @@ def test_rounding_is_no_nonlinearity():
     assert single.findings["nonlinearity"].value < 0.01
     assert np.isnan(half.findings["nonlinearity"].value)
     assert "moved by little more than rounding" in half.findings["nonlinearity"].words
-    assert "What its linearization misses is not known: the outputs have moved by little more" in str(half)
+    assert "The error of its linearization is not known: the outputs have moved by little more" in str(half)
 
 
 def test_what_cancels_is_warned_of_in_the_dtype_of_the_network():
@@ -144,7 +144,7 @@ def test_parameters_in_half_precision():
     np.testing.assert_array_equal(loss(net), loss(by_hand))
     assert not np.array_equal(loss(net), loss(by_hand.net))
     with pytest.raises(
-        ValueError, match=r"or go on computing in bfloat16 by js.nets.MixedPrecision\(net, jnp.bfloat16"
+        ValueError, match=r"or keep computing in bfloat16 with js.nets.MixedPrecision\(net, jnp.bfloat16"
     ):
         js.diagnose(half, x, y)
     for bad, error, said in ((3, TypeError, "a network acting"), (half, ValueError, "dtype must be jnp.bfloat16")):

@@ -185,7 +185,7 @@ def test_it_goes_on_from_what_was_saved(tmp_path):
     with pytest.raises(ValueError, match="has seen no step yet"):
         empty.history  # noqa: B018
     for broken in ({}, {"step": [0], "rows": {}, "params": {}}):
-        with pytest.raises(ValueError, match="this is no state of a monitor of"):
+        with pytest.raises(ValueError, match="this is not the state of a monitor of"):
             again().restore(broken)
     other = js.Monitor(js.Problem(eqx.nn.MLP(3, 1, 4, 1, dtype=X.dtype, key=jr.key(0)), X, Y), observe=_every())
     with pytest.raises(ValueError, match="another network"):
@@ -263,7 +263,7 @@ def test_bad_input():
         monitor(-10, params)
     with pytest.raises(ValueError, match="1 arrays of floats where the problem's network has 6 parameters"):
         monitor(0, jnp.ones(3))
-    with pytest.raises(ValueError, match="the steps of adam depend on what came before"):
+    with pytest.raises(ValueError, match="the steps of adam depend on earlier steps"):
         monitor(0, params)
     with pytest.raises(ValueError, match="is not one of adam for this network"):
         monitor(0, params, optax.sgd(0.1).init(params))

@@ -101,16 +101,16 @@ def test_a_grid_of_ones_own():
     found, given = js.optimal_rate(_problem(), 1), js.optimal_rate(_problem(), 1, rates=[1.0, 3.0, 9.0])
     np.testing.assert_allclose(given.rate, found.rate, rtol=eps() ** 0.5)
     assert given.rates[0] == 1
-    with pytest.raises(ValueError, match=r"is that of rate 0.5, the last of rates: give larger ones"):
+    with pytest.raises(ValueError, match=r"is at the last rate, 0.5: give larger rates"):
         js.optimal_rate(_problem(), 1, rates=[0.1, 0.2, 0.5])
-    with pytest.raises(ValueError, match=r"is that of rate 4, the first of rates: give smaller ones"):
+    with pytest.raises(ValueError, match=r"is at the first rate, 4: give smaller rates"):
         js.optimal_rate(_problem(), 1, rates=[4.0, 4.5, 5.0])
     with pytest.raises(ValueError, match=r"no rate from 50 to 200 lowers the loss"):
         js.optimal_rate(_problem(), 1, rates=[50.0, 100.0, 200.0])
 
 
 def test_what_has_no_best_rate_is_refused():
-    with pytest.raises(ValueError, match="training begins where it ends"):
+    with pytest.raises(ValueError, match="training starts at a minimum"):
         js.optimal_rate(_problem(y=0 * Y), 1)
     lazy = js.nets.MLP(
         in_size=2, out_size=1, width_size=64, depth=1, activation="linear", scaling=js.nets.Scaling.ntk(), key=jr.key(0)

@@ -76,7 +76,7 @@ def test_the_training_and_its_kernels_are_those_of_a_loop():
     kernels = [kernel_by_hand(eqx.combine(p, static), x) for p in (params, now)]
     change = js.kernels.relative_change(*kernels[::-1])
     np.testing.assert_allclose(report.findings["kernel_change"].value, change, rtol=1e-8)
-    assert any("Kernels are those of the network in inference mode" in note for note in report.notes)
+    assert any("Kernels are of the network in inference mode" in note for note in report.notes)
     # With the statistics of the start, which training has left, it would be another number.
     held = js.kernels.empirical(js.nets.Function(by_hand(net, x), eqx.combine(now, static)), x).ntk[:, 0, :, 0]
     assert abs(float(js.kernels.relative_change(held, kernels[0])) / float(change) - 1) > 1e-3

@@ -58,7 +58,7 @@ def test_a_schedule_that_has_come_to_zero_has_no_next_step():
     assert np.isnan(report["critical_rate"])
     assert np.isnan(report["stability"])
     assert report.findings["stability"].words == "not known: the optimizer's next step is 0"
-    assert "How large steps may be is not known: the optimizer's next step is 0." in report.text
+    assert "The critical rate is not known: the optimizer's next step is 0." in report.text
     assert np.all(np.isfinite(report.history["critical_rate"][:-1]))
 
 

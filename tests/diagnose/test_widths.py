@@ -98,7 +98,7 @@ def test_tensors_may_start_at_zero(layer):
 
 def test_zero_at_one_width_does_not_pass():
     check = _check(lambda s, width: eqx.tree_at(lambda t: t.sigma, s, s.sigma.at[2].multiply(float(width < 512))))
-    assert "its entries are 0 at some widths alone" in check.verdicts[2]
+    assert "its entries are 0 at some widths only" in check.verdicts[2]
     assert check.passed is False
 
 
@@ -185,8 +185,8 @@ def test_what_is_not_followed_is_not_passed():
     make = lambda width, key: Gained(js.nets.MLP(width_size=width, key=key, **options), jnp.ones(65))
     check = js.coordinate_check(make, WIDTHS, *_data(), optimizer=SGD)
     assert check.passed is None
-    assert "not known: what was seen is that of one scaling" in str(check)
-    assert any("Parameters inside of scan were not followed" in note for note in check.notes)
+    assert "not known: all that was measured scales in the same way" in str(check)
+    assert any("Parameters inside scan were not followed" in note for note in check.notes)
     assert np.isnan(check.to_xarray().attrs["passed"])
 
 

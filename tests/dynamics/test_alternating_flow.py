@@ -275,7 +275,7 @@ def test_what_is_refused(change, message):
 
 def test_another_degree_is_refused():
     net = js.nets.Neurons(lambda theta, x: theta[0] ** 3 * x, 1e-3 * jnp.ones((2, 1)), degree=2)
-    with pytest.raises(js.NotApplicable, match="the degree of the neurons is another one"):
+    with pytest.raises(js.NotApplicable, match="the outputs have another degree in the weights"):
         js.solve(js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1))), js.AlternatingFlow(), 1.0)
 
 

@@ -66,7 +66,7 @@ def test_it_is_diagnosed():
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
-        (optax.lbfgs(0.1), "calls the loss, as line searches"),
+        (optax.lbfgs(0.1), "call the loss function \\(line searches"),
         (optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.05), opaque_mode=True), "SAM in its opaque mode"),
     ],
     ids=["lbfgs", "sam"],

@@ -439,7 +439,7 @@ def test_too_fine_a_tolerance_is_warned_of():
         (
             {"integrator": InertialFunctionSpace(cases.modes([1.0], [1.0]), 0.1)},
             ValueError,
-            r"InertialFunctionSpace is for momentum: MomentumFlow\(tau=\.\.\.\) takes it",
+            r"InertialFunctionSpace is for momentum: MomentumFlow\(tau=\.\.\.\) chooses it",
         ),
         ({"integrator": diffrax.KenCarp4()}, ValueError, "not a solver for one ordinary differential equation"),
         ({"rtol": 0.0}, ValueError, "rtol must be > 0 or None, got 0.0"),

@@ -191,5 +191,5 @@ def test_a_flow_that_augments_inputs_is_refused():
 
     flow = js.Descent(optax.sgd(0.1), augmentation=Shifted(), key=jr.key(0))
     for of in (js.FrozenKernel, js.InfiniteWidth):
-        with pytest.raises(ValueError, match="sees no inputs, so it cannot augment them"):
+        with pytest.raises(ValueError, match="gets no inputs, so it can neither augment them"):
             of(flow=flow)

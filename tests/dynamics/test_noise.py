@@ -137,7 +137,7 @@ def test_bad_noise_is_named():
         js.solve(problem, js.Descent(optax.sgd(0.1), key=jr.key(0), noise=lambda net, x, key: x), [0.0, 0.1])
     with pytest.raises(ValueError, match=r"noise is called as noise\(net, x, key\) .* it fails"):
         js.solve(problem, js.Descent(optax.sgd(0.1), key=jr.key(0), noise=lambda net, x: x), [0.0, 0.1])
-    with pytest.raises(ValueError, match="leave augmentation and noise out"):
+    with pytest.raises(ValueError, match="leave out augmentation and noise"):
         js.FrozenKernel(flow=js.Descent(optax.sgd(0.1), key=jr.key(0), noise=drops))
 
 

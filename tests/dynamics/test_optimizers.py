@@ -231,7 +231,7 @@ def test_a_rate_that_cannot_be_seen_is_given(name):
     make = (REMEMBER | ANSWER)[name]
     reason = "remembers more than" if name in REMEMBER else "neither in proportion to the gradient nor to its sign"
     look = (lambda: Descent(make(0.1))) if name in REMEMBER else (lambda made=Descent(make(0.1)): made.rate)
-    with pytest.raises(ValueError, match=rf"not of this optimizer \(.*\), .*{reason}.*: give rate=.* as a number"):
+    with pytest.raises(ValueError, match=rf"not from this optimizer \(.*\), .*{reason}.*: give rate=.* as a number,"):
         look()
     np.testing.assert_array_equal(Descent(make(0.1), rate=0.5).times(jnp.asarray([0.0, 0.6, 2.0])), [0.0, 0.5, 2.0])
     scheduled = Descent(make(0.1), rate=lambda step: 0.5 / (step + 1))

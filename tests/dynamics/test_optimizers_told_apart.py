@@ -151,7 +151,7 @@ def test_clipped_descent_is_descent_at_every_depth(depth):
 
 @pytest.mark.usefixtures("as_users")
 def test_what_is_no_optimizer_of_gradients_alone_is_refused():
-    with pytest.raises(TypeError, match=r"a second set of parameters, as optax\.lookahead, needs more"):
+    with pytest.raises(TypeError, match=r"a second set of parameters \(optax\.lookahead\) need more"):
         Descent(optax.lookahead(optax.sgd(0.1), 3, 0.5), rate=0.1)
     gathering: Any = optax.MultiSteps(optax.sgd(0.1), 4)
     with pytest.raises(TypeError, match=r"optax\.MultiSteps\(\.\.\.\)\.gradient_transformation\(\)"):

@@ -377,7 +377,7 @@ def test_a_linear_network_that_oscillates_for_long_is_said_to_be_the_reason():
         -jnp.ones((1, 1)),
     )
     solve = lambda rate: js.solve(problem, js.RichLimit(rate=rate, nodes=2000), 2000 * rate)
-    with pytest.warns(UserWarning, match=r"sampling error .* a linear network has none: take a smaller rate"):
+    with pytest.warns(UserWarning, match=r"sampling error .* a linear network has no such error: use a smaller rate"):
         solve(0.06)
     calm = solve(0.01).certificate
     assert calm is not None

@@ -213,7 +213,7 @@ def test_layers_of_two_layer_networks_are_aligned_as_in_wide_ones():
     few, many = (agree(20_000, js.Descent(optax.sgd(0.05)), 0.02, x=x) for x in (X, wider))
     assert_fails(lambda: np.testing.assert_allclose(few, many, atol=0.1))
 
-    with pytest.raises(ValueError, match="two-layer networks only; kernel_alignment"):
+    with pytest.raises(ValueError, match="two-layer networks only; for deep ones use kernel_alignment"):
         js.solve(_problem(_rule()), js.RichLimit(), ts, observe=watched)
 
 

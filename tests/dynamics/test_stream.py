@@ -205,7 +205,7 @@ def test_a_diagnosis():
     assert report.regime.label == "kernel"  # a linear model
     assert "Trained on 32 new samples at each step" in " ".join(report.notes)
     assert report["progress"] > 0.5
-    with pytest.raises(ValueError, match="a problem brings x, y, loss, test, centered and state"):
+    with pytest.raises(ValueError, match="a problem already holds x, y, loss, test, centered and state"):
         js.diagnose(_stream(), _stream().x)
 
 
@@ -215,7 +215,7 @@ def test_a_diagnosis():
     ids=lambda dynamics: type(dynamics).__name__,
 )
 def test_what_needs_a_training_set_says_so(dynamics, as_users):
-    words = r"follows a training set, and a stream has none: take js.Descent\(..., batch_size=, key=\)"
+    words = r"needs a training set, and a stream has none: use js.Descent\(..., batch_size=, key=\)"
     with pytest.raises(js.NotApplicable, match=words):
         js.solve(_stream(), dynamics, 1.0)
     with pytest.raises(js.NotApplicable, match=words):
@@ -228,7 +228,7 @@ def test_what_needs_a_training_set_says_so(dynamics, as_users):
 
 
 def test_exact_says_so(as_users):
-    with pytest.raises(js.NotApplicable, match="a stream has none; of SGD on a linear model there is js.theory.online"):
+    with pytest.raises(js.NotApplicable, match="a stream has none; js.theory.online"):
         js.exact(_stream())
 
 
@@ -246,10 +246,14 @@ def _of_size(size):
     ("sample", "error", "message"),
     [
         (3, TypeError, "sample must be a function of a key and a number of samples, got int 3"),
-        (lambda key: key, TypeError, r"called as sample\(key, size\) within a program, .*; it fails: .*positional"),
+        (
+            lambda key: key,
+            TypeError,
+            r"called as sample\(key, size\) in a compiled program, .*; it fails: .*positional",
+        ),
         (lambda key, size: int(jr.bits(key)), TypeError, r"it fails: .*[Tt]racer"),
         (lambda key, size: jr.normal(key, (size, SIZE)), TypeError, "it returned an array of shape"),
-        (lambda key, size: (np.ones((size, SIZE)), np.ones((size, 1))), ValueError, "the same samples for every key"),
+        (lambda key, size: (np.ones((size, SIZE)), np.ones((size, 1))), ValueError, "the same samples for two keys"),
         (
             _of_size(5),
             ValueError,
@@ -288,7 +292,7 @@ def test_bad_samples_of_another_number(as_users):
         (
             {"key": 0},
             TypeError,
-            r"key must be one such as jax.random.key\(1\), of the samples that are held, got int 0",
+            r"key must be a JAX random key such as jax.random.key\(1\), which draws the samples .*, got int 0",
         ),
         ({"key": jr.split(jr.key(0))}, ValueError, "key must be one key, got a batch"),
         ({"size": 0}, ValueError, "size must be an integer >= 1, got 0"),

@@ -917,5 +917,5 @@ def test_a_tolerance_finer_than_the_dtype_serves(dtype):
     net = nets.TwoLayerLinear(in_size=2, width_size=2, scaling=nets.Scaling.ntk(), key=jr.key(0), dtype=dtype)
     problem = Problem(net, jnp.ones((1, 2), dtype), jnp.ones((1, 1), dtype))
     flow = GradientFlow(FunctionSpace(), rtol=float(jnp.finfo(dtype).eps))
-    with pytest.warns(UserWarning, match=rf"is finer than {jnp.dtype(dtype).name} serves.*looser"):
+    with pytest.warns(UserWarning, match=rf"is finer than {jnp.dtype(dtype).name} resolves.*looser"):
         eqx.filter_eval_shape(flow.init, problem, jnp.array([1.0], dtype))

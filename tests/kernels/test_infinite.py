@@ -408,7 +408,7 @@ class _Any(nets.AbstractLayered):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ((Dense(0), Apply(nets.relu)), "it ends in no weights"),
+        ((Dense(0), Apply(nets.relu)), "it does not end in a layer with weights"),
         ((Apply(nets.tanh), Dense(0)), r"_Any applies tanh to features that are not Gaussian"),
         ((Dense(0), Apply(nets.relu), Apply(nets.tanh), Dense(1)), r"_Any applies tanh to features that are not"),
         ((Dense(0), Dense(0)), "uses one weight array in two layers"),

@@ -190,9 +190,7 @@ KINKED = {
 def test_the_error_of_the_series_is_not_below_what_it_is(name):
     function, f, g, kinks = KINKED[name]
     net, x = _net(function), _points(norms=(1.0, 2.5), angles=(0.0, 0.1, 0.9))
-    with pytest.warns(
-        UserWarning, match=r"layers\[1\]\) is in no closed form, and the series leaves an error of up to"
-    ):
+    with pytest.warns(UserWarning, match=r"layers\[1\]\) has no closed form, and the series leaves an error of up to"):
         found = kernels.infinite(net, x)
     expected = _expected(net, x, _panels(f, g, kinks))
     largest = 0.0

@@ -83,7 +83,7 @@ jax.core.Var = jax.extend.core.Var = kept
 print(js.kernels.infinite(dense, x).ntk.shape)
 """)
     missing, blocked, forbidden, broken, mended = printed.strip().splitlines()
-    assert missing.startswith("missing: neural-tangents is not installed; it serves kernels of infinite width")
+    assert missing.startswith("missing: neural-tangents, which computes kernels of infinite width, is not installed")
     assert "`pip install --no-deps neural-tangents frozendict`" in missing
     versions = f"neural-tangents 0.6.5 does not work with jax {jax.__version__}"
     assert blocked.startswith(f"blocked: {versions}: no neural_tangents here. Everything in jaxsolve but")

@@ -56,7 +56,7 @@ def test_kernels_with_negative_eigenvalues_are_none():
     path = jnp.stack([jnp.eye(2), jnp.eye(2), jnp.array([[1.0, 4.0], [4.0, 1.0]])])
     with pytest.raises(ValueError, match="not positive semi-definite"):
         kernels.along_path(ts, path, y)
-    with pytest.raises(ValueError, match="cross_start is of other points"):
+    with pytest.raises(ValueError, match="cross_start is at other points"):
         kernels.along_path(ts, jnp.broadcast_to(jnp.eye(2), (3, 2, 2)), y, cross_start=jnp.ones((1, 1)))
 
 

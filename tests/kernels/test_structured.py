@@ -288,7 +288,7 @@ def test_free_memory_refuses_a_kernel_and_chooses_no_tiles(getkey, monkeypatch):
     less = kernels.memory_estimate(net, x, memory=found[0].kernel + 10**6)
     assert less.tile < found[0].tile
     monkeypatch.setattr(kernel_memory, "free_memory", lambda: 2 * less.total)
-    with pytest.raises(MemoryError, match=f"memory={less.total} takes tiles that fit"):
+    with pytest.raises(MemoryError, match=f"memory={less.total} chooses tiles that fit"):
         kernels.empirical(net, x)
 
 

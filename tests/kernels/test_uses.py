@@ -324,7 +324,7 @@ def test_what_is_no_function_of_one_sample():
         kernels.empirical(dropout, x)
     kept = lambda net, x: net(x, key=key)
     assert kernels.empirical(nets.Function(kept, dropout), x).ntk.shape == (2, 2, 2, 2)
-    with pytest.raises(ValueError, match="parameters are bfloat16.*convert them by jax.tree.map"):
+    with pytest.raises(ValueError, match="parameters are bfloat16.*convert them with jax.tree.map"):
         refused(lambda w, x: w @ x, jnp.ones((2, 3), jnp.bfloat16))
     with pytest.raises(ValueError, match="no parameter of this Function enters its outputs"):
         refused(lambda w, x: x, jnp.ones(2))

@@ -156,7 +156,7 @@ def test_haiku():
     assert _check(net, x).ntk.shape == (3, 2, 3, 2)
     without = nets.from_haiku(haiku.without_apply_rng(made), net.params)
     np.testing.assert_array_equal(without(x[0]), net(x[0]))
-    with pytest.raises(TypeError, match="transform_with_state.*a state: give one that stays"):
+    with pytest.raises(TypeError, match="transform_with_state.*a state: fix the state"):
         nets.from_haiku(haiku.transform_with_state(lambda x: x), net.params)
 
 

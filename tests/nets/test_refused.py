@@ -17,7 +17,7 @@ from jaxsolve.nets import AbstractInit, Mirrored, MLP, Scaling, Start
         ({"dtype": "wide"}, TypeError, "dtype must be a dtype such as"),
         ({"activation": lambda z: z[:1]}, ValueError, r"an activation must return an array of the shape it is given"),
         ({"activation": lambda z: z.missing}, TypeError, r"the activation .* cannot take an array of shape \(3,\)"),
-        ({"depth": 10**7}, ValueError, "depth must be such that there are at most 10000 weight matrices"),
+        ({"depth": 10**7}, ValueError, "depth must give at most 10000 weight matrices"),
     ],
 )
 @pytest.mark.usefixtures("as_users")

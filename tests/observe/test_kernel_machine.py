@@ -137,5 +137,5 @@ def test_another_loss_is_refused(as_users):
     one = _two_outputs()
     assert one.y_test is not None
     other = Problem(one.net, one.x, jnp.sign(one.y), test=(one.x_test, jnp.sign(one.y_test)), loss=losses.Logistic())
-    with pytest.raises(ValueError, match="kernel regression is where the flow of MSE ends"):
+    with pytest.raises(ValueError, match="only the flow of MSE ends in kernel regression"):
         as_kernel_machine(other, other.params)

@@ -116,7 +116,7 @@ def test_the_border_of_the_kernel_regime_is_where_it_is_said():
 @given(half=st.floats(allow_nan=True) | st.just(np.inf), change=st.floats(0, 10) | st.just(np.nan))
 def test_every_run_has_a_regime(half, change):
     if np.isnan(change) and TS[1] <= half <= TS[-1]:  # it learnt, and how is not known
-        with pytest.raises(ValueError, match=r"kernel_change is NaN for 1 run\(s\) that learnt"):
+        with pytest.raises(ValueError, match=r"kernel_change is NaN for 1 run\(s\) that learned"):
             classify(np.asarray(half), np.asarray(change), TS)
         return
     regime = Regime(int(classify(np.asarray(half), np.asarray(change), TS)))

@@ -121,7 +121,7 @@ def test_at_infinity_there_is_the_end():
 
 def test_what_is_no_run_is_refused():
     problem, run = _run(1e-3, ts=np.array([0.0, 1.0]))
-    with pytest.raises(TypeError, match="takes what js.solve or js.sweep returned"):
+    with pytest.raises(TypeError, match="takes the result of js.solve or js.sweep"):
         observe.silent_alignment(problem)
     bare = js.solve(problem, js.GradientFlow(), [0.0, 1.0], observe=observe.loss())
     for one in (bare, bare.to_xarray()):

@@ -223,7 +223,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="got the function sgd: call it"):
         observe.critical_rate(optax.sgd)  # pyright: ignore[reportArgumentType]
     problem = _sharpening()
-    with pytest.raises(ValueError, match="the steps of adam depend on what came before.*keep_state=True"):
+    with pytest.raises(ValueError, match="the steps of adam depend on earlier steps.*keep_state=True"):
         _read(problem, problem.params, observe.stability(optax.adam(0.1)))
     state = optax.lion(0.1).init(problem.params)
     view = View(problem, jnp.zeros(()), problem.params, optimizer_state=state)

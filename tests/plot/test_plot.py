@@ -118,9 +118,9 @@ def test_two_runs_can_be_told_apart(run, ax):
 
 @pytest.mark.usefixtures("as_users")
 def test_what_is_no_run_is_refused(run):
-    with pytest.raises(TypeError, match=r"traj must be what js.solve returned, got Dataset.*drawn by xarray"):
+    with pytest.raises(TypeError, match=r"traj must be the result of js.solve, got Dataset.*drawn with xarray"):
         js.plot.trajectory(run[run.reference].to_xarray())
-    with pytest.raises(TypeError, match=r"cmp must be what js.compare returned, got Trajectory.*js.plot.trajectory"):
+    with pytest.raises(TypeError, match=r"cmp must be the result of js.compare, got Trajectory.*js.plot.trajectory"):
         js.plot.comparison(run[run.reference])
 
 

@@ -112,7 +112,7 @@ def test_manifests_of_another_form(tmp_path, damaged, as_users):
     if isinstance(damaged, dict):
         assert write(tmp_path / "run.zarr", tmp_path / "report.html").is_file()
         return
-    with pytest.raises(ValueError, match=r"run\.zarr' is damaged: its manifest is no table"):
+    with pytest.raises(ValueError, match=r"run\.zarr' is damaged: its manifest must be a table"):
         write(tmp_path / "run.zarr", tmp_path / "report.html")
 
 

@@ -258,7 +258,7 @@ def test_lanes_of_a_paper_fit_into_a_page(tmp_path):
 
 def test_what_is_no_sweep_is_refused(tmp_path, as_users):
     page = tmp_path / "report.html"
-    with pytest.raises(TypeError, match="data must be what sweep returned or the path of its store, got int 3"):
+    with pytest.raises(TypeError, match="data must be the result of js.sweep or the path of its store, got int 3"):
         write(3, page)
     with pytest.raises(TypeError, match="path must be that of the page, such as 'report.html', got NoneType"):
         write(imagined(), None)  # pyright: ignore[reportArgumentType]
@@ -267,7 +267,7 @@ def test_what_is_no_sweep_is_refused(tmp_path, as_users):
     with pytest.raises(ValueError, match=r"is not the store of a sweep: it holds no zarr\.json\. Give the folder"):
         write(tmp_path, page)
     (tmp_path / "begun.zarr" / "_jaxsolve").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"begun\.zarr' is the store of a sweep of which nothing has run yet"):
+    with pytest.raises(ValueError, match=r"begun\.zarr' is the store of a sweep in which nothing has run yet"):
         write(tmp_path / "begun.zarr", page)
     with pytest.raises(ValueError, match=r"data is not a sweep's dataset: it needs times `t` and codes .*\['x'\]"):
         write(xarray.Dataset({"x": ("y", np.ones(2))}), page)

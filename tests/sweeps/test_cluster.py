@@ -295,7 +295,7 @@ def test_a_worker_out_of_memory_goes_on_with_smaller_batches(client, tmp_path, c
     _same(data, small)
     where = f"{socket.gethostname()}, {jax.devices()[0].device_kind}"
     said = [record.getMessage() for record in caplog.records if record.name == "jaxsolve"]
-    assert said == 4 * [f"out of memory on {where} with batches of 8 lanes: it goes on with 2"]
+    assert said == 4 * [f"out of memory on {where} with batches of 8 lanes: continuing with 2"]
     assert json.loads((path / "_jaxsolve" / "manifest.json").read_text())["batch_size"] == {
         "asked": 8,
         "used": {"0": 2, "3": 2},

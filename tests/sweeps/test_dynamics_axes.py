@@ -107,7 +107,11 @@ def test_a_plan_says_which_axes_the_dynamics_depends_on():
         ),
         (lambda rate: GradientFlow(), {"rho": [1.0], "rate": RATES}, r"problem_fn is called with the axes \['rho'\]"),
         (lambda rate: GradientFlow(), {"scale": [1.0]}, r"with \[\] of the axes \['scale'\], but takes \(rate\)"),
-        (lambda rate: GradientFlow(rtol=float(rate)), {"rate": RATES}, "function given as dynamics. needs to know"),
+        (
+            lambda rate: GradientFlow(rtol=float(rate)),
+            {"rate": RATES},
+            "function given as dynamics. needs the concrete value",
+        ),
     ],
     ids=["class", "number", "nobody's axis", "no such axis", "needs a number"],
 )

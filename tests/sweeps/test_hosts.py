@@ -55,7 +55,7 @@ def test_one_process_runs_everything(tmp_path):
     alone = QUIET(problem_fn, AXES, cases.ModesDecay(), TS, store=tmp_path / "b.zarr", **options)
     assert data["loss"].values.tobytes() == alone["loss"].values.tobytes()
     assert faults.difference(tmp_path / "a.zarr", tmp_path / "b.zarr") == []
-    with pytest.raises(ValueError, match=r"the processes of Hosts\(\) meet in a store: give store=, a folder that all"):
+    with pytest.raises(ValueError, match=r"the processes of Hosts\(\) share a store: give store=, a folder that all"):
         QUIET(problem_fn, AXES, cases.ModesDecay(), TS, executor=Hosts())
 
 
@@ -150,4 +150,6 @@ def test_the_others_are_told_when_the_first_does_not_begin(tmp_path):
     processes = [_start(index, port, tmp_path / "run.zarr") for index in range(2)]
     said = [process.communicate(timeout=150)[1] for process in processes]
     assert re.search(r"FileExistsError: .*run\.zarr is a file", said[0])
-    assert re.search(r"RuntimeError: process 0 did not begin to fill .*run\.zarr; its own error says why", said[1])
+    assert re.search(
+        r"RuntimeError: process 0 did not begin to fill .*run\.zarr; see the error of that process", said[1]
+    )

@@ -342,7 +342,7 @@ def test_batches_are_halved_until_they_fit(caplog, tmp_path, monkeypatch):
     with caplog.at_level(logging.WARNING, "jaxsolve"):
         data = run(store=tmp_path / "run.zarr")
     said = [record.getMessage() for record in caplog.records]
-    assert said == [f"out of memory with batches of {size} lanes: going on with {size // 2}" for size in (11, 5)]
+    assert said == [f"out of memory with batches of {size} lanes: continuing with {size // 2}" for size in (11, 5)]
     assert data["loss"].values.tobytes() == small["loss"].values.tobytes()
     manifest = (tmp_path / "run.zarr" / "_jaxsolve" / "manifest.json").read_text()
     assert '"used": {\n   "0": 2' in manifest

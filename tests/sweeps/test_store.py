@@ -315,7 +315,7 @@ def test_the_metadata_of_the_root_are_written_last(tmp_path, monkeypatch):
 
 
 def test_without_resume_a_store_is_left_alone(whole):
-    with pytest.raises(FileExistsError, match=r"run\.zarr holds a sweep already; give resume=True to carry it on"):
+    with pytest.raises(FileExistsError, match=r"run\.zarr holds a sweep already; give resume=True to continue it"):
         _run(whole[0], resume=False)
 
 
@@ -387,7 +387,7 @@ def test_a_store_of_a_later_version(copy):
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
     with pytest.raises(
         ValueError,
-        match=r"run.zarr is a store of format 99, and this version .* those of format \d",
+        match=r"run.zarr is a store of format 99, but this version .* stores of format \d",
     ):
         _run(copy)
 

@@ -96,7 +96,7 @@ def test_folders_are_no_links_either(store, name):
 
 def test_the_manifest_alone_is_read_as_carefully(store):
     file = _file(store, "_jaxsolve/manifest.json")
-    for kind, said in (("link", "is a link"), ("fifo", "is no plain file")):
+    for kind, said in (("link", "is a link"), ("fifo", "is not a plain file")):
         file.unlink(missing_ok=True)
         ODD[kind](file)
         with pytest.raises(ValueError, match=said):
@@ -167,7 +167,7 @@ def test_a_grid_of_a_foreign_manifest_is_bounded(filled, how):
     assert "its metadata others" in _read(filled, how)
     for item in manifest["variables"]:
         _reshape(filled, item["name"], [10**9, 3, *item["shape"]], [1, 1, *(max(n, 1) for n in item["shape"])])
-    assert "of numbers, and" in _read(filled, how)
+    assert "of numbers, but only" in _read(filled, how)
 
 
 @pytest.mark.parametrize(("how", "name"), [("load", "loss"), ("load", "t"), ("report", "start")])

@@ -30,7 +30,7 @@ def _net_problem(seed=0, activation="tanh"):
     ],
 )
 def test_what_needs_a_traced_axis_is_told_to_make_it_static(make):
-    message = r"needs to know the value of an axis that is traced, one of \['seed'\].*Make this axis static.*jnp.where"
+    message = r"needs the concrete value of an axis that is traced, one of \['seed'\].*Make this axis static.*jnp.where"
     with pytest.raises(TypeError, match=message):
         sweep(make, {"seed": range(2)}, GradientFlow(), (0.0, 1.0), progress=False)
 
@@ -58,6 +58,6 @@ def test_an_array_among_the_parameters_need_not_train():
 
 
 def test_a_seed_is_an_integer():
-    message = r"makes a random key of floats, of an axis of \['seed'\]; a seed is an integer"
+    message = r"makes a random key of floats, from the axes \['seed'\]; a seed is an integer"
     with pytest.raises(TypeError, match=message):
         sweep(_net_problem, {"seed": [0.0, 1.0]}, GradientFlow(), (0.0, 1.0), progress=False)

@@ -149,9 +149,9 @@ def test_a_neuron_with_one_factor_zero_still_moves(w, a):
 
 def test_a_direction_that_beta_does_not_tell_is_asked_for(as_users):
     beta, found = jnp.zeros((1, 2, 2)), js.theory.neurons_preconditioner
-    with pytest.raises(ValueError, match="a_k is not zero, but beta_k does not tell in which direction"):
+    with pytest.raises(ValueError, match="a_k is not zero, but beta_k does not determine its direction"):
         found(beta, jnp.ones(1))
-    with pytest.raises(ValueError, match="w_k is not zero, but beta_k does not tell in which direction"):
+    with pytest.raises(ValueError, match="w_k is not zero, but beta_k does not determine its direction"):
         found(beta, -jnp.ones(1))
     assert np.isnan(jax.jit(found)(beta, jnp.ones(1))).any()
 

@@ -41,7 +41,10 @@ class HostBatches:
             self._iterator = iter(self._pairs)
             found = next(self._iterator, None)
         if found is None:
-            raise ValueError("the batches of this descent are at their end: give an iterator that goes on, or a list")
+            raise ValueError(
+                "this descent has used all of its batches: give an iterator that does not end, or a "
+                "list, which starts over"
+            )
         pair, error = attempt(lambda: tuple(map_arrays(np.asarray, part) for part in found))
         if error is not None or len(pair) != 2 or is_tree(pair[1]):
             raise TypeError(f"each of the batches must be a pair (x, y) of arrays, got {describe(found)}")
@@ -68,7 +71,7 @@ class HostBatches:
                 pair = self._waiting.pop() if self._waiting else self._next()
             if sizes(pair) != sizes((x, y)):
                 found = f"{sizes(pair)} after {sizes((x, y))}"
-                raise ValueError(f"all batches must have one shape, got {found}: leave an incomplete last one out")
+                raise ValueError(f"all batches must have one shape, got {found}: leave out an incomplete last batch")
             return jax.tree.map(lambda part, shape: part.astype(shape.dtype), pair, shapes)
 
         nothing = lambda: jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)

@@ -181,7 +181,9 @@ class Descent(AbstractStoppable, AbstractDescending, AbstractStreaming, Abstract
         divergence_factor: float = 1e9,
     ):
         if augmentation is not None and not isinstance(augmentation, AbstractAugmentation):
-            raise TypeError(f"augmentation must be one such as js.data.flip_and_crop(), got {describe(augmentation)}")
+            raise TypeError(
+                f"augmentation must be a function such as js.data.flip_and_crop(), got {describe(augmentation)}"
+            )
         if augmentation is not None and key is None:
             raise ValueError("an augmentation draws at random: give key= too, such as jax.random.key(0)")
         if noise is not None and not callable(noise):
@@ -189,12 +191,12 @@ class Descent(AbstractStoppable, AbstractDescending, AbstractStreaming, Abstract
         if noise is not None and key is None:
             raise ValueError("noise draws at random: give key= too, such as jax.random.key(0)")
         if batches is not None and batch_size is not None:
-            raise ValueError("batches brings its own: give either batches=, or batch_size= with key=")
+            raise ValueError("batches= sets the batch size: give either batches=, or batch_size= with key=")
         if augmentation is None and noise is None and (batch_size is None) != (key is None):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
         if key is not None:
             if not is_key(key):
-                raise TypeError(f"key must be one such as jax.random.key(0), or None, got {describe(key)}")
+                raise TypeError(f"key must be a JAX random key such as jax.random.key(0), or None, got {describe(key)}")
             require_key(key)
         factor_known = concrete(divergence_factor)
         if factor_known is None or factor_known.ndim or not is_real(factor_known):

@@ -116,9 +116,10 @@ def _require_no_more(optimizer: optax.GradientTransformation, *, by_loss: bool) 
     asks = any(words in str(error) for words in ("required keyword-only argument", "must be provided"))
     if asks or (isinstance(error, AttributeError) and error.name == "fast"):
         raise TypeError(
-            "optimizer must make its steps from gradients alone, as optax.sgd(0.1) and optax.adam(1e-3) do, or with "
-            "the loss beside them; one that calls the loss, as line searches such as optax.lbfgs, sophia and SAM in "
-            f"its opaque mode do, or has a second set of parameters, as optax.lookahead, needs more: {error}"
+            "optimizer must compute its steps from gradients, as optax.sgd(0.1) and optax.adam(1e-3) do, or from "
+            "gradients and the value of the loss; optimizers that call the loss function (line searches such as "
+            "optax.lbfgs, sophia, SAM in its opaque mode) or have a second set of parameters (optax.lookahead) need "
+            f"more: {error}"
         ) from error
 
 
@@ -155,9 +156,9 @@ def first_state(optimizer: Optimizer, params: PyTree) -> PyTree:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
             "the optimizer cannot start on the parameters of this network. Masks and labels must be functions of the "
-            "parameters that return trees such as js.nets.partition(net)[0]; of f(params, x) these are lambda params: "
-            "jax.tree_util.Partial(f, labels), or js.nets.Function(f, labels) if the network is one. It says: "
-            f"{error}"
+            "parameters that return trees such as js.nets.partition(net)[0]; for a function f(params, x) these are "
+            "lambda params: jax.tree_util.Partial(f, labels), or js.nets.Function(f, labels) if the network is a "
+            f"js.nets.Function. The error was: {error}"
         ) from error
 
 

@@ -53,15 +53,14 @@ def require_visible(optimizer: Optimizer) -> None:
         raise _unseen(optimizer, "which does not take two arrays as parameters") from error
     known = lambda node: isinstance(node, MEMORIES)
     if not all(map(known, jax.tree.leaves(state, is_leaf=known))):
-        raise _unseen(optimizer, "which remembers more than their past gradients, such as a count of steps")
+        raise _unseen(optimizer, "which remembers more than past gradients, such as a count of steps")
 
 
 def _unseen(optimizer: Optimizer, why: str) -> ValueError:
     return ValueError(
-        "the rate is seen of plain SGD, momentum, Adam, AdamW, Lion and Muon alone, not of this optimizer "
-        f"({optimizer.name}), {why}: give rate=, the gradient-flow time of a step, as a number such as "
-        "Descent(optax.rmsprop(1e-3), rate=1e-3) or as the schedule that the optimizer has"
-        + see("the-rate-is-not-seen")
+        "the rate can be read from plain SGD, momentum, Adam, AdamW, Lion and Muon, but not from this optimizer "
+        f"({optimizer.name}), {why}: give rate=, the gradient-flow time of a step, as a number, such as "
+        "Descent(optax.rmsprop(1e-3), rate=1e-3), or as the optimizer's schedule" + see("the-rate-is-not-seen")
     )
 
 

@@ -23,8 +23,9 @@ _NEAR = 0.8  # share above which its eigenvector is computed to full accuracy
 _LEAST = 1e-3  # lower bound of the spectral radius in a step
 _CROWDED = 1.003  # times the edge, above which an eigenvalue that is not held is one too many
 NO_DERIVATIVES = (
-    "CentralFlow has no derivatives: its steps follow eigenvectors, whose own are not defined where eigenvalues are "
-    "equal, as they are at the edge. Below the edge those of GradientFlow() are the same"
+    "CentralFlow cannot be differentiated: its steps follow eigenvectors, whose derivatives are not defined where "
+    "eigenvalues are equal, as they are at the edge of stability. Below the edge, GradientFlow() has the same "
+    "derivatives"
 )
 BEYOND = 1.05  # times the edge; a start above that is not described
 

@@ -100,8 +100,8 @@ class RodFlow(AbstractFlow):
         self.optimizer = Optimizer(optimizer)
         if self.optimizer.by_loss:
             raise ValueError(
-                "the rod flow has no loss of a step, which this optimizer asks for "
-                f"({self.optimizer.name}): js.Descent runs it"
+                f"this optimizer ({self.optimizer.name}) needs the loss at each step, which the rod flow does not "
+                "have: js.Descent runs it"
             )
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, False

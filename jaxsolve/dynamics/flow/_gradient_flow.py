@@ -81,7 +81,7 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         land_on_ts: bool = False,
     ):
         if isinstance(integrator, InertialFunctionSpace):
-            raise ValueError("InertialFunctionSpace is for momentum: MomentumFlow(tau=...) takes it by itself")
+            raise ValueError("InertialFunctionSpace is for momentum: MomentumFlow(tau=...) chooses it automatically")
         self.integrator = None if integrator is None else check_integrator(integrator)
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, land_on_ts

@@ -56,7 +56,7 @@ def tolerances(rtol: float | None, atol: float | None, dtype: Any) -> tuple[floa
     atol = (1e-7 if coarse else 1e-9) if atol is None else atol
     if rtol < 10 * eps:
         warnings.warn(
-            f"rtol={rtol:g} is finer than {jnp.dtype(dtype).name} serves (about {10 * eps:.1e}); use a looser "
+            f"rtol={rtol:g} is finer than {jnp.dtype(dtype).name} resolves (about {10 * eps:.1e}); use a looser "
             "tolerance, or float64: jax.config.update('jax_enable_x64', True)" + see("finer-than-float32"),
             stacklevel=2,
         )

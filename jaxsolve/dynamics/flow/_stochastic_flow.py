@@ -129,7 +129,7 @@ class StochasticFlow(AbstractStoppable, AbstractDescending, AbstractMarching):
     ):
         self.temperature = one_number(temperature, "temperature", zero=True)
         if key is None or not is_key(key):
-            raise TypeError(f"key must be one such as jax.random.key(0), got {describe(key)}")
+            raise TypeError(f"key must be a JAX random key such as jax.random.key(0), got {describe(key)}")
         bounds = concrete(change)
         if bounds is None or not is_real(bounds) or bounds.shape != (2,) or not 0 <= change[0] < change[1] < np.inf:
             raise ValueError(f"change must be two bounds, 0 <= lower < upper, such as (1e-4, 1e-2); got {change}")

@@ -124,8 +124,8 @@ def check_flow(flow: Any) -> AbstractMarching | None:
     """Returns a marching dynamics or None; raises TypeError for anything else, ValueError for augmentation or noise."""
     if isinstance(flow, Descent) and (flow.augmentation is not None or flow.noise is not None):
         raise ValueError(
-            "flow moves the outputs themselves and sees no inputs, so it cannot augment them, nor add noise to the "
-            "network: leave augmentation and noise out"
+            "flow moves the outputs themselves and gets no inputs, so it can neither augment them nor add noise to "
+            "the network: leave out augmentation and noise"
         )
     if flow is not None and not isinstance(flow, AbstractMarching):
         raise TypeError(f"flow must be a marching dynamics such as GradientFlow(), or None, got {describe(flow)}")
@@ -168,7 +168,9 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         loss = Validity((_squared(problem),))
         if loss.structural:
-            raise NotApplicable(f"{self.name} has a closed form for {loss.missed()}; `solve` marches instead")
+            raise NotApplicable(
+                f"{self.name} has a closed form for {loss.missed()}; `solve` integrates it in steps instead"
+            )
         kernel, cross = train_and_test(self.source, problem)
         start = problem.outputs(problem.params)
         flow = kernels.linearized(kernel, problem.y, start=start)

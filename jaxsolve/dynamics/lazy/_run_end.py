@@ -66,7 +66,7 @@ class RunEnd(eqx.Module):
         """The assumption that the run reaches its end."""
         _, failed = _end(problem, self.dynamics, self.t)
         violation = jnp.where(failed, jnp.inf, jnp.zeros((), problem.dtype))
-        detail = "js.solve(problem, at.dynamics, at.t) says how it ends"
+        detail = "js.solve(problem, at.dynamics, at.t) shows how it ends"
         return Assumption("a run in `at` that does not fail", violation, 0.0, detail)
 
 

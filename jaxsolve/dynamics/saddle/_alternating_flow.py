@@ -116,7 +116,7 @@ class AlternatingFlow(AbstractRandomAccess):
             off = norm(doubled - start) / nonzero(norm(start))
             name = f"twice the weights, 2^{found.degree:g} times the outputs"
             assumptions += [
-                Assumption(name, off, 1e-3, "the degree of the neurons is another one"),
+                Assumption(name, off, 1e-3, "the outputs have another degree in the weights"),
                 Assumption("small outputs at the start", norm(start) / nonzero(norm(problem.y)), 0.1, "over targets"),
             ]
         return Validity(tuple(assumptions), asymptotic=True)

@@ -166,8 +166,8 @@ def _rich(net: nets.AbstractDense) -> Assumption:
     if known is not None and units is not None and units > 1 and known > 0:
         number = f"it is {known:.3g} = N^{np.log(known) / np.log(units):.2f} at width {units:.0f}; "
     detail = (
-        f"{number}the read-out is larger than the other layers by a power of the width, so that features stand still "
-        "when it grows: take InfiniteWidth, or at_any_richness=True for the limit at the richness of this width"
+        f"{number}the read-out is larger than the other layers by a power of the width, so features stop moving as "
+        "the width grows: use InfiniteWidth, or at_any_richness=True for the limit at the richness of this width"
     )
     return Assumption("richness 1/(gamma m_L N sigma_L) at least N^(-1/4)", missing, 0.0, detail)
 

@@ -237,7 +237,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
             each = 1 if self.rate is not None else 2  # an implicit node is iterated several times
             few = few_directions(inputs + outputs, law.least, ample=self.ample)
             room = min(each * nodes * max(inputs, outputs), few) + block + 1
-            advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
+            advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer dimensions or outputs"
             require_memory(self.memory, bytes_of_directions(form.hidden, 2 * room, room, dtype.itemsize), advice)
             return dmft.linear_network(form, inputs, outputs, room, dtype)
         # Rounded up to a power of two.
@@ -250,7 +250,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         one = lambda samples: bytes_of_directions(form.hidden, samples, room_of(samples), dtype.itemsize)
         size = lambda samples: SETS * one(samples // SETS)
         require_memory_of_samples(
-            self.memory, self.samples, least, size, "fewer samples are not enough for so many outputs"
+            self.memory, self.samples, least, size, "fewer samples are too few for this many outputs"
         )
         start = lambda key: dmft.sampled_network(form, inputs, outputs, room_of(each), each, key, dtype)
         return jax.lax.map(start, jr.split(jr.key(self.seed), SETS))

@@ -63,9 +63,9 @@ class KernelCheck(eqx.Module):
         """A sentence on what is wrong and what to do if the check does not hold."""
         return (
             f"this kernel is not that of the network's gradients: v^T K v is off by {float(self.error):.1e} for a "
-            f"random v, and rounding explains {self.bound:.1e}. The program was compiled wrongly (`jaxsolve doctor` "
-            "says whether this compiler is known for it: try another version of jax), or the network magnifies "
-            "rounding (then float64 helps). js.kernels.check(net, x, kernel, key=key) repeats the check"
+            f"random v, and rounding explains at most {self.bound:.1e}. The program was compiled wrongly (`jaxsolve "
+            "doctor` says whether this compiler is known for it: try another version of jax), or the network "
+            "magnifies rounding (then float64 helps). js.kernels.check(net, x, kernel, key=key) repeats the check"
         )
 
     def __repr__(self) -> str:
@@ -287,7 +287,7 @@ def _why_not_finite(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, dtype:
     if not sizes[0] * sizes[-1] < NEAR * most:
         return (
             f"the kernel is not finite: the network's derivatives are, but sums of their products exceed {most:.1e}, "
-            f"the largest number of {dtype}. Compute in float64, or lower inputs, initial weights or rates"
+            f"the largest number of {dtype}. Compute in float64, or scale down inputs, initial weights or rates"
         )
     return (
         "the kernel is not finite, but the network's derivatives are, and sums of their products are far from the "

@@ -80,8 +80,8 @@ def choose_tiling(
         if outputs is not Outputs.TRACE and traced.total <= allowed
         else "kernels.NTKOperator(net, x) gives products with the kernel without holding it"
     )
-    if least.total <= allowed:  # no budget is given, and this much as a budget leads to smaller tiles
-        fits = f"memory={int(allowed)} takes tiles that fit"
+    if least.total <= allowed:  # the budget is not given, and one of as much leads to smaller tiles
+        fits = f"memory={int(allowed)} chooses tiles that fit"
     shape = outputs.shape(n, n if m is None else m, out_size)
     raise MemoryError(
         f"the kernel of shape {shape} needs {readable(least.total)} ({least}), and {readable(allowed)} may be used; "

@@ -86,7 +86,7 @@ def _members(
     if known is not None:
         empty = sorted(set(range(classes)) - set(known.tolist()))
         if empty:
-            raise ValueError(f"no sample has label {empty[0]}, so there is no mean of its class; leave the class out")
+            raise ValueError(f"no sample has label {empty[0]}, so its class has no mean; leave out that class")
     member = jax.nn.one_hot(labels, classes, dtype=kernel.dtype, axis=0)
     return member, jnp.sum(member, axis=1)
 

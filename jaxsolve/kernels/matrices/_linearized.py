@@ -129,8 +129,8 @@ class Linearized(eqx.Module):
         if share is not None and share > UNRESOLVED:
             warnings.warn(
                 f"{float(share):.2g} of the loss at the start lies on modes whose eigenvalues {self.y.dtype} cannot "
-                f"tell from 0, so it is not known whether it is left at t = {float(jnp.asarray(t)):.3g}: it counts as "
-                "left. Ask for an earlier time, or compute the kernel in float64: "
+                f"tell from 0, so it is not known whether it remains at t = {float(jnp.asarray(t)):.3g}: it is "
+                "counted as remaining. Ask for an earlier time, or compute the kernel in float64: "
                 "jax.config.update('jax_enable_x64', True)",
                 stacklevel=3,
             )

@@ -87,8 +87,8 @@ def _same_shape(one: Array, two: Array, *names: str) -> tuple[Array, Array]:
     one, two = real_array(one, names[0]), real_array(two, names[1])
     if one.shape != two.shape:
         raise ValueError(
-            f"the kernels must have one shape, got {one.shape} and {two.shape}; output_average brings (n, c, n, c) to "
-            "(n, n)"
+            f"the kernels must have one shape, got {one.shape} and {two.shape}; output_average turns (n, c, n, c) "
+            "into (n, n)"
         )
     return one, two
 

@@ -77,7 +77,7 @@ def along_path(
     if known is not None and not bool((known[1:] >= known[:-1]).all()):
         raise ValueError("ts must ascend")
     if cross is None and cross_start is not None:
-        raise ValueError("cross_start is of other points, whose kernel is to be given as cross")
+        raise ValueError("cross_start is at other points: give their kernel as cross")
     matrices = jnp.stack([read_kernel(one, targets) for one in kernel])
     rows = matrices.shape[-1]
     first = read_start(start, targets)

@@ -131,7 +131,7 @@ def infinite(
         # `not <=` in place of `>`, so that it warns of NaN as well.
         if known is not None and not known <= bound:
             warnings.warn(
-                f"{place} is in no closed form, and the series leaves an error of up to {known:.1g} of the size of its "
+                f"{place} has no closed form, and the series leaves an error of up to {known:.1g} of the size of its "
                 f"kernels (more than {bound:g}): take an activation in closed form ('relu', 'leaky_relu', 'erf', "
                 "'gelu', any positively homogeneous function), a smooth one, or a smaller sigma below it",
                 stacklevel=2,
@@ -295,7 +295,9 @@ def _require_limit(net: AbstractLayered) -> None:
     if len(set(indices)) < len(indices):
         raise ValueError(f"{name} uses one weight array in two layers, whose kernels are then not independent")
     if not _require_gaussian(name, net.layers, False):
-        raise ValueError(f"the kernel of {name} is not the same at every draw of its weights: it ends in no weights")
+        raise ValueError(
+            f"the kernel of {name} depends on the draw of its weights, since it does not end in a layer with weights"
+        )
 
 
 def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:

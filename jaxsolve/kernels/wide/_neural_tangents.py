@@ -91,9 +91,9 @@ def neural_tangents() -> types.ModuleType:
         version = importlib.metadata.version("neural-tangents")
     except importlib.metadata.PackageNotFoundError as error:
         raise NeuralTangentsUnavailable(
-            "neural-tangents is not installed; it serves kernels of infinite width. Install it with "
-            "`pip install --no-deps neural-tangents frozendict` (its declared dependencies would bring TensorFlow, "
-            "which it does not need here)."
+            "neural-tangents, which computes kernels of infinite width, is not installed. Install it with `pip "
+            "install --no-deps neural-tangents frozendict` (its declared dependencies would bring TensorFlow, which "
+            "it does not need here)."
         ) from error
     try:
         sys.modules.setdefault("neural_tangents.experimental", types.ModuleType("neural_tangents.experimental"))
@@ -137,8 +137,8 @@ def kernels_by(kernel_fn: Callable[..., Any], x1: Array, x2: Array | None) -> tu
         found = kernel_fn(x1, x2, ("nngp", "ntk"))
     if found.nngp.ndim != 2:
         raise ValueError(
-            f"the outputs of this network are no vectors: its kernels have shape {found.nngp.shape}, not (n, m). "
-            "End it in stax.Flatten() or a global pooling, and stax.Dense"
+            f"the outputs of this network are not vectors: its kernels have shape {found.nngp.shape}, not (n, m). End "
+            "it in stax.Flatten() or a global pooling, and stax.Dense"
         )
     if x2 is not None:
         return found.nngp, found.ntk

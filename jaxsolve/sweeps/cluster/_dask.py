@@ -77,7 +77,7 @@ def run_on(
             for receipt in tasks.ended():
                 origin = receipt.origin
                 if origin.size < sizes[origin.group]:
-                    said = "out of memory on %s with batches of %d lanes: it goes on with %d"
+                    said = "out of memory on %s with batches of %d lanes: continuing with %d"
                     log.warning(said, origin.where, sizes[origin.group], origin.size)
                     sizes[origin.group] = origin.size
                 promised[receipt.lanes] = True

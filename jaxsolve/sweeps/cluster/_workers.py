@@ -135,7 +135,7 @@ class _Worker:
                 self._plan, self._store = cloudpickle.loads(content)
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(
-                    f"{where} has no module {error.name!r}, which the sweep needs; install it there, or send it by "
+                    f"{where} has no module {error.name!r}, which the sweep needs; install it there, or send it with "
                     f"client.upload_file('{error.name}.py')"
                 ) from error
             self._groups = {group.name: group for group in self._plan.groups}

@@ -162,7 +162,7 @@ def _traced(name: str, values: Any) -> Argument:
     with np.errstate(over="ignore"):  # overflow is rejected below
         array = jnp.asarray(values)
     kept = np.asarray(array)
-    switch = "or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
+    switch = "or switch JAX to 64 bits with jax.config.update('jax_enable_x64', True)"
     # Floats may be rounded but must not overflow; integers must stay exact, since a narrower type wraps around.
     lost = ~np.isfinite(kept) if known.dtype.kind == "f" else kept != known
     if np.any(lost):
@@ -170,8 +170,8 @@ def _traced(name: str, values: Any) -> Argument:
         raise ValueError(f"axis {name!r} holds {first}, which {kept.dtype} cannot: give smaller values, {switch}")
     if len(np.unique(kept)) < len(np.unique(known)):
         raise ValueError(
-            f"axis {name!r} has values that are equal in {kept.dtype}, so their lanes would be: {known.tolist()}; give "
-            f"others, {switch}"
+            f"axis {name!r} has values that are equal in {kept.dtype}, so their lanes would be equal, too: "
+            f"{known.tolist()}; give others, {switch}"
         )
     return Argument(name, array, traced=True)
 

@@ -147,7 +147,7 @@ class Plan:
                 batches = f"{_count(lanes, 'lane')} in batches of {size}"
                 lines.append(f"  {name}: {batches}, {readable(needed, '.1f')}, {found.cost(lanes)}{chosen}")
         more = [f"  and {len(self.groups) - SHOWN} more"] if len(self.groups) > SHOWN else []
-        memory = f"memory: {readable(largest, '.1f')} in the largest batch, and what a step works with"
+        memory = f"memory: {readable(largest, '.1f')} in the largest batch, plus the working memory of a step"
         return "\n".join([*lines, *more, memory, f"results: {readable(observed, '.1f')}"])
 
 

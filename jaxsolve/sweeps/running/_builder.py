@@ -74,8 +74,8 @@ class Builder:
                 raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
             if isinstance(problem.net, Function) and _holds_tracer(problem.net.f, set()):
                 raise TypeError(
-                    "the function of a nets.Function closes over an array that problem_fn makes, but a sweep carries "
-                    "on only the arrays of a problem. If no axis changes it, make it outside of problem_fn; otherwise "
+                    "the function of a nets.Function closes over an array that problem_fn makes, but a sweep passes "
+                    "on only the arrays of a problem. If no axis changes it, make it outside problem_fn; otherwise "
                     "hand it over in the parameters, where jax.lax.stop_gradient keeps it from training"
                 )
             made = None if isinstance(dynamics, AbstractDynamics) else _make(dynamics, known)
@@ -87,15 +87,15 @@ class Builder:
             closed, shapes, self._static = eqx.filter_make_jaxpr(build)(example)
         except jax.errors.JAXTypeError as error:
             raise TypeError(
-                "problem_fn (or a function given as dynamics) needs to know the value of an axis that is traced, one "
-                f"of {sorted(group.cells)}: it branches on it, makes a size of it, or calls int, float or NumPy. "
-                "Make this axis static by giving a list of ints or strings (one compilation each), or use jnp.where; a "
-                "key is jax.random.key(seed), without int"
+                "problem_fn (or a function given as dynamics) needs the concrete value of an axis that is traced, "
+                f"one of {sorted(group.cells)}: it branches on it, uses it as a size, or calls int, float or NumPy. "
+                "Make this axis static by giving a list of ints or strings (one compilation each), or use jnp.where; "
+                "a key is jax.random.key(seed), without int"
             ) from error
         if _makes_keys_of_floats(closed):
             floats = sorted(name for name, values in group.cells.items() if values.dtype.kind == "f")
             raise TypeError(
-                f"problem_fn makes a random key of floats, of an axis of {floats}; a seed is an integer: give whole "
+                f"problem_fn makes a random key of floats, from the axes {floats}; a seed is an integer: give whole "
                 "numbers, such as jnp.arange(10)"
             )
         self._run, self._structure = jaxpr_as_fun(closed), jax.tree.structure(shapes)

@@ -260,7 +260,7 @@ class ShrinkingProgram:
                         break
             except OutOfMemory:
                 with self._lock:
-                    said = "out of memory with batches of %d lanes: going on with %d"
+                    said = "out of memory with batches of %d lanes: continuing with %d"
                     # If another thread has shrunk the program meanwhile, this one only tries again.
                     if program is self.program and not self._shrink(max(1, program.size // 2), log.warning, said):
                         raise

@@ -106,7 +106,7 @@ def require_own_names(axes: Sequence[Zip], observables: Sequence[Observable]) ->
     twice = names & (known | {item.name for item in observables})
     if twice:
         raise ValueError(
-            f"axes may not be called {sorted(twice)}: the dataset has something else of that name; rename the "
+            f"axes may not be called {sorted(twice)}: the dataset has another variable of that name; rename the "
             "arguments of problem_fn"
         )
 

@@ -89,7 +89,7 @@ def read_regular(file: Path, most: int = LARGEST) -> bytes:
         with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"{file} is no plain file")
+                raise ValueError(f"{file} is not a plain file")
             if found.st_size > most:
                 raise ValueError(f"{file} has {found.st_size} bytes, and {most} are the most that it may have")
             return opened.read(most)
@@ -98,10 +98,10 @@ def read_regular(file: Path, most: int = LARGEST) -> bytes:
             raise ValueError(f"{file} is a link") from error
         if error.errno in ABSENT:
             raise FileNotFoundError(error.errno, error.strerror, str(file)) from error
-        said = f"reading {file} failed ({error.strerror}), which says nothing of what it holds; try again"
+        said = f"reading {file} failed ({error.strerror}), so it is not known what it holds; try again"
         raise OSError(error.errno, said) from error
     except MemoryError as error:
-        raise MemoryError(f"reading {file} failed for want of memory; try again") from error
+        raise MemoryError(f"reading {file} failed because memory ran out; try again") from error
 
 
 def odd_entry(path: Path) -> str | None:

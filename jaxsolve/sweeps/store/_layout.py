@@ -127,17 +127,17 @@ def require_sizes(layout: Layout) -> None:
     sized = natural((*grid, *block), 1) and all(natural(item.shape, 0) for item in variables)
     sized = sized and len(grid) == len(block) and all(b <= n for b, n in zip(block, grid, strict=True))
     if not (named and sized and "result" in {item.name for item in variables}):
-        raise ValueError("its variables are none that a sweep writes")
+        raise ValueError("its variables are not those that a sweep writes")
     if not all(np.dtype(item.dtype).kind in "biufc" for item in variables):
-        raise ValueError("its variables are no numbers")
+        raise ValueError("its variables are not numbers")
 
 
 def require_format(path: Path, layout: Layout) -> None:
     """Raises ValueError for a store of another format, which can be read but not continued."""
     if (found := layout.manifest["format"]) != FORMAT:
         raise ValueError(
-            f"{path} is a store of format {found}, and this version of jaxsolve carries on those of format {FORMAT}: "
-            "load and report on it as it is, finish it with the version that began it, or give another store"
+            f"{path} is a store of format {found}, but this version of jaxsolve continues stores of format {FORMAT} "
+            "only: load and report on it as it is, finish it with the version that began it, or give another store"
         )
 
 
@@ -179,8 +179,8 @@ def await_layout(path: Path) -> Layout:
     while not (path / ROOT).exists() or not has_manifest(path):
         if time.monotonic() - begin > PATIENCE:
             raise FileNotFoundError(
-                f"{path} is not there for this process: a store that several processes fill must be a folder that all "
-                "of them see"
+                f"{path} does not exist for this process: a store that several processes fill must be a folder that "
+                "all of them can access"
             )
         time.sleep(LOOK)
     return read_layout(path)
@@ -258,7 +258,7 @@ def require_ours(path: Path, *, resume: bool) -> None:
     if has_manifest(path):
         if not resume:
             raise FileExistsError(
-                f"{path} holds a sweep already; give resume=True to carry it on, or another store"
+                f"{path} holds a sweep already; give resume=True to continue it, or another store"
                 + see("a-store-is-there")
             )
         return

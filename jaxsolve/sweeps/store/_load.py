@@ -102,8 +102,8 @@ def _require_room(path: Path, arrays: dict[str, Any]) -> None:
     free = free_on_host()
     if free is not None and needed > free:
         raise MemoryError(
-            f"{path} holds {readable(needed)} of numbers, and {readable(free)} of memory are free: read parts of it by "
-            "xarray.open_zarr"
+            f"{path} holds {readable(needed)} of numbers, but only {readable(free)} of memory are free: read parts of "
+            "it with xarray.open_zarr"
         )
 
 

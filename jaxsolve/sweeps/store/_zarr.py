@@ -187,8 +187,8 @@ class HeldStore(AbstractOnDisk):
         lost = int(np.sum(promised & self.missing))
         if lost:
             raise OSError(
-                f"{lost} lanes that other processes wrote to {self.path} are not there: a store that several processes "
-                "fill must be a folder that all of them see"
+                f"{lost} lanes that other processes wrote to {self.path} are missing: a store that several processes "
+                "fill must be a folder that all of them can access"
             )
         # Also take lanes of tasks whose end was not awaited.
         self.chunks.wait(np.flatnonzero(self.missing), check, patience=0.0)

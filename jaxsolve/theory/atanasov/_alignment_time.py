@@ -39,7 +39,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
     require_problem(problem)
     validity = Validity(tuple(linear_network(problem)))
     if validity.structural:
-        raise NotApplicable(f"alignment_time is not for this problem: it needs {validity.missed()}")
+        raise NotApplicable(f"alignment_time does not apply to this problem: it needs {validity.missed()}")
     net, (first, *above) = problem.net, problem.params.weights
     outer = net.scaling.gamma
     for index in range(len(net.weights)):
@@ -97,5 +97,5 @@ def phase_times(s: Float[ArrayLike, " modes"], *, start: Float[ArrayLike, ""]) -
     largest = jnp.max(s)
     known, begin = concrete(largest), concrete(start)
     if known is not None and begin is not None and not np.all(begin < known):
-        raise ValueError(f"start must be below the largest s, {known}: such a mode is learnt already; got {begin}")
+        raise ValueError(f"start must be below the largest s, {known}: such a mode is learned already; got {begin}")
     return PhaseTimes(1 / jnp.min(s), jnp.log(largest / start) / (2 * largest))

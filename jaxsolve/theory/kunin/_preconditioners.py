@@ -77,8 +77,8 @@ def _of_one_direction(lost: Array, eye: Array, weights: str, kind: str) -> Array
     known = concrete(lost)
     if known is not None and known != 0:
         raise ValueError(
-            f"a neuron has beta_k = 0 and delta_k != 0, so {weights} is not zero, but beta_k does not tell in which "
-            f"direction it lies; that is known with one {kind} only. Start from weights that are not zero"
+            f"a neuron has beta_k = 0 and delta_k != 0, so {weights} is not zero, but beta_k does not determine its "
+            f"direction; that is known with one {kind} only. Start from weights that are not zero"
         )
     return jnp.where(lost == 0, 0, jnp.nan) * eye
 
