@@ -73,8 +73,8 @@ regimes = js.observe.regimes(steps, runs["loss"].values, change)
 print(f"{regimes.size} networks:", ", ".join(f"{np.sum(regimes == r)} {r.label}" for r in js.observe.Regime))
 
 # %% [markdown]
-# Grey networks have learnt nothing in 300 steps, dark ones diverged, or fitted in the first step. In between the output
-# scale decides: features on the left, the kernel regime on the right.
+# Gray networks have learned nothing in 300 steps, dark ones diverged, or fitted in the first step. In between the
+# output scale decides: features on the left, the kernel regime on the right.
 
 # %%
 fig, ax = plt.subplots(figsize=(4.6, 3.2), layout="constrained")

@@ -44,7 +44,7 @@ optimizer = optax.adam(3e-3)
 # ## One line
 #
 # It trains for 100 steps, and looks at how far the tangent kernel moves, what the linearized network misses, where
-# features would no longer be learnt, and how stable the steps are.
+# features would no longer be learned, and how stable the steps are.
 
 # %%
 report = js.diagnose(net, x, y, optimizer=optimizer, test=test, steps=100, probes=100)

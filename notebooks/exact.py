@@ -56,7 +56,7 @@ def scaling(*sigma):
     return js.nets.Scaling(multiplier=ones, sigma=sigma, eta=ones)
 
 
-# f = a w.x from a = 0.9, w = (0.8, -0.9); the inputs are unit vectors, so the targets are the function to be learnt.
+# f = a w.x from a = 0.9, w = (0.8, -0.9); the inputs are unit vectors, so the targets are the function to be learned.
 start = js.nets.Given([jnp.array([[0.8, -0.9]]), jnp.array([[0.9]])])
 net = js.nets.SingleNeuron(in_size=2, scaling=scaling(1.0, 1.0), init=start, key=jax.random.key(0))
 neuron = js.Problem(net, jnp.eye(2), jnp.array([[-1.0], [0.5]]))

@@ -102,7 +102,7 @@ print(f"moved most, by {moved.iloc[-1]:.1f} times its size: {moved.index[-1]}")
 # %% [markdown]
 # It learns features, from the start. At step 20 the kernel has changed by 0.7 of its size; from step 40 on it stays at
 # about half of its size away from the start, far above the border, while the loss goes on falling. The network that
-# was linearized at the start would miss more than 80 % of what is learnt. The table of characters, `wte`, which GPT-2
+# was linearized at the start would miss more than 80 % of what is learned. The table of characters, `wte`, which GPT-2
 # uses as its read-out too, moves most: it starts small, and moves by almost three times its size.
 #
 # The panels of the diagnosis, of the first 100 steps:

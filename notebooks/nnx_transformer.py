@@ -120,7 +120,7 @@ print("moved most:", ", ".join(f"{name} by {size:.1f} of its size" for name, siz
 
 # %% [markdown]
 # It learns features, and early: by the first look, at step 20, the kernel is far above the border, and the network that
-# was linearized at the start would miss most of what is learnt. From then on the kernel comes back a little, while the
+# was linearized at the start would miss most of what is learned. From then on the kernel comes back a little, while the
 # loss goes on falling. So a theory of a kernel that stands still fails here within 20 steps. On the right, the read-out
 # and the second matrix of the perceptron move most, by 0.4 of their size, and the gains and biases of the layer norms
 # least.

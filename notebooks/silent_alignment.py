@@ -120,7 +120,7 @@ plt.show()
 # ## The final kernel predicts the network
 #
 # `FrozenKernel` is kernel regression: with the kernel at the start of the run, or with the one that the run has
-# learnt. From the small start the final kernel gives the outputs on test digits almost exactly, and the first kernel
+# learned. From the small start the final kernel gives the outputs on test digits almost exactly, and the first kernel
 # does not. From the large start both do, since the kernel has hardly changed.
 
 # %%

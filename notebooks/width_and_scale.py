@@ -74,7 +74,7 @@ print(f"{runs.result.size} networks, {int((runs.result >= 3).sum())} failed")
 # ## Where the kernel stops moving
 #
 # Left: how far training has moved the kernel. Wide networks and large scales are lazy: below the dashed line. Right:
-# the same over $\sqrt{h}\,\alpha$, the paper's measure of the regime. Where features are learnt the widths lie on one
+# the same over $\sqrt{h}\,\alpha$, the paper's measure of the regime. Where features are learned the widths lie on one
 # curve. At the lazy end they part again: smooth networks move their kernel by $1/(h \alpha)$ there, not by
 # $1/(\sqrt{h}\, \alpha)$ as the paper has it. Bands are the range over seeds.
 

@@ -45,7 +45,7 @@ labels = (np.asarray(y)[:, 0] > 0).astype(int)
 # %% [markdown]
 # ## Three models
 #
-# 1. A **function** of parameters and one sample: bumps around centers, whose places and widths are learnt. 2. An
+# 1. A **function** of parameters and one sample: bumps around centers, whose places and widths are learned. 2. An
 # **Equinox module**, as it is. 3. A **Flax module** with convolutions, by `js.nets.from_linen` (`from_nnx` and
 # `from_haiku` are the others).
 #
@@ -121,8 +121,8 @@ plt.show()
 #
 # A `Problem` is a model, data and a loss, and gradient flow is the limit of small steps. `centered=True` trains $f -
 # f_0$. Left: the training loss. The bumps, whose kernel was not aligned, have only begun to learn. Right: how far the
-# kernel has moved. A model that has learnt and is still below the dashed line is in the kernel regime; the bumps are
-# below it because they have hardly learnt yet.
+# kernel has moved. A model that has learned and is still below the dashed line is in the kernel regime; the bumps are
+# below it because they have hardly learned yet.
 
 # %%
 ts = jnp.geomspace(1e-2, 10.0, 25)

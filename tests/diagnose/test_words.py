@@ -123,7 +123,7 @@ def test_chizats_ratio_knows_no_size_of_the_step():
             X,
             FITTED.at[1].add(1),
             lambda f, y: jnp.sqrt(jnp.sum((f - y) ** 2)),
-            "derivative of the loss by the outp",
+            "derivative of the loss with respect to the outp",
         ),
         (LINEAR, HUGE * X, Y, None, "loss at the start is inf, of outputs up to .* or it overflows"),
         (NET, X, HUGE * Y, None, "loss at the start is inf, of outputs up to .* or it overflows"),

@@ -60,7 +60,7 @@ def _unseen(optimizer: Optimizer, why: str) -> ValueError:
     return ValueError(
         "the rate can be read from plain SGD, momentum, Adam, AdamW, Lion and Muon, but not from this optimizer "
         f"({optimizer.name}), {why}: give rate=, the gradient-flow time of a step, as a number, such as "
-        "Descent(optax.rmsprop(1e-3), rate=1e-3), or as the optimizer's schedule" + see("the-rate-is-not-seen")
+        "Descent(optax.rmsprop(1e-3), rate=1e-3), or as the optimizer's schedule" + see("the-rate-is-unknown")
     )
 
 

@@ -259,7 +259,7 @@ def require_ours(path: Path, *, resume: bool) -> None:
         if not resume:
             raise FileExistsError(
                 f"{path} holds a sweep already; give resume=True to continue it, or another store"
-                + see("a-store-is-there")
+                + see("a-store-exists")
             )
         return
     begun = {path / OURS, *(path / OURS / name for name in (LOCK, WRITER, ID))}
