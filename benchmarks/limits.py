@@ -1,4 +1,4 @@
-"""The rich limit: what it costs, beside the fixed point over all times as which it was published.
+"""The cost of the rich limit, against the published fixed point over all times.
 
 The settings are those of the authors' notebooks (Bordelon & Pehlevan 2022): depth, samples, steps, rate and richness.
 """

@@ -1,4 +1,4 @@
-"""Never slower than a plain loop? jaxsolve beside what one would write by hand. Above 1 jaxsolve is the slower one.
+"""Is jaxsolve as fast as a plain loop? jaxsolve against hand-written code. Above 1 jaxsolve is slower.
 
 By hand means a jitted `lax.scan` of optax, its `vmap`, the best solver of diffrax, and a contraction of `vmap(jacrev)`.
 Both sides do the same work on the same network, which is checked, and are called in turns. Times are of the processor,

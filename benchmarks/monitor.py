@@ -1,4 +1,4 @@
-"""What `js.Monitor` adds to a training loop: 64 samples looked at every 100 steps, for a perceptron, a residual network
+"""What `js.Monitor` adds to a training loop: 64 samples measured every 100 steps, for a perceptron, a residual network
 and a transformer, each in float32 and in batches of 128.
 
 A share is the time of a look after 30 steps beside that of 100 steps, both called in turns. It is of processor time on

@@ -25,9 +25,10 @@ SHOWN_BY_POWER = 1e4  # larger numbers are written as powers of ten, as are thos
 INTRODUCTION = """\
 # Performance
 
-For those who ask whether this is as fast as what they would write: on processors with two cores (EPYC) and an H200,
-each ratio a median of paired runs in one process, without an interval. Where a goal was missed a table says so; all
-rows are in the folded ones, and in `benchmarks/results`. What is slower than a loop by hand comes first.
+For those who ask whether jaxsolve is as fast as hand-written code: after this page you know where it is faster and
+where slower, on two EPYC cores and an H200. Each ratio is a median of paired runs in one process, without an
+interval. Tables list the missed goals; all rows are in the folded tables and in `benchmarks/results`. Cases that are
+slower than a hand-written loop come first.
 
 ```{eval-rst}
 .. plot:: gallery/performance.py
@@ -37,22 +38,22 @@ rows are in the folded ones, and in `benchmarks/results`. What is slower than a 
 """
 
 FOLDED = """\
-`uv run python -m benchmarks --json FILE.json` measures what is here; `uv run python -m benchmarks.page FILE.json`
-writes this page. A goal is a bound that the benchmark checks. Why things are as fast as they are, and what was tried
-and gained nothing: [notes](performance-notes.md). In the folded tables one column compares each
-number with the best other way of doing the same, or with a reference (such as its matrix products alone, of which ours
-may need fewer, or a tolerance): "1/3 of X" means that it is a third of that of X, "2 x X" that it is twice.
-It is empty for what says yes or no, and for some numbers of runs before 2026-11-27.
+`uv run python -m benchmarks --json FILE.json` measures these numbers; `uv run python -m benchmarks.page FILE.json`
+writes this page. A goal is a bound that the benchmark checks. [Performance notes](performance-notes.md) explain the
+numbers, and what was tried without success. In the folded tables one column compares each number with the best
+alternative, or with a reference (such as the matrix products alone, of which jaxsolve may need fewer, or a
+tolerance): "1/3 of X" is a third of the number for X, "2 x X" is twice that number. It is empty for yes-or-no
+results, and for some numbers of runs before 2026-11-27.
 """
 
 
 OF_PRECISION = """\
 # What float32 gives
 
-For those who work in float32: look up here how many digits a number has.
+For those who work in float32: after this page you know how many digits of each number are correct.
 
-`uv run python -m benchmarks precision --json FILE.json` computes what is here, and `uv run python -m benchmarks.page
-FILE.json` writes this page. **no** marks an error larger than what is said of it.
+`uv run python -m benchmarks precision --json FILE.json` computes these numbers, and `uv run python -m benchmarks.page
+FILE.json` writes this page. **no** marks an error larger than its goal.
 
 """
 
@@ -154,8 +155,8 @@ def _warnings(runs: dict[str, dict[str, Any]]) -> str:
         of = f" ({column})" if len(runs) > 1 else ""
         noisy = [f"{name} ({one['busy']:.0f} %)" for name, one in done.items() if one["busy"] > BUSY]
         for what, names in (
-            (f"Noisy{of}, as others used more than {BUSY:g} % of the cores, so trust ratios more than times", noisy),
-            (f"Not run to its end{of}", [name for name, one in done.items() if one["failed"]]),
+            (f"Noisy{of}, since others used more than {BUSY:g} % of the cores, so trust ratios more than times", noisy),
+            (f"Not finished{of}", [name for name, one in done.items() if one["failed"]]),
             (f"Not run{of}", [name for name in TIMED if name not in done]),
         ):
             said += [f"- {what}: {', '.join(names) or 'none'}."]

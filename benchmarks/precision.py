@@ -1,15 +1,15 @@
-"""What float32 gives, which is JAX's default: the error of every kind of number, beside what is said of it.
+"""The accuracy of float32, JAX's default: the error of every kind of number, and the bound that the library states.
 
-Each computation is made twice, in float32 and in float64, of the same numbers: those that float32 holds, or, where a
-theory assumes of its inputs what rounding loses (that they are whitened, say), the exact ones. A row is the number of
-one computation that comes closest to what is said, or exceeds it the most. Its error is relative to the largest number
-of its kind; that of outputs and norms of closed forms, to the largest of the same time.
+Each computation is made twice, in float32 and in float64, from the same numbers: those that float32 can represent, or
+the exact ones if a theory makes assumptions that rounding violates (such as whitened inputs). A row is the number of
+one computation that comes closest to its bound, or exceeds it the most. Its error is relative to the largest number
+of its kind; for outputs and norms of closed forms, to the largest at the same time.
 
-The goal is what the library says of the error. It is 10^-trust where a run has a certificate, to half a digit, or to
-what "How to choose" says of kinks and of depth; else the bound of the kind: 1e-4 of kernels, closed forms, predictions
-and observables, 1e-3 of flows at their default tolerances. Docstrings add what they say of changes of kernels and
-weights, of outputs that are centered, of samples at a kink, and of estimates by random vectors. What came with a
-warning, or was refused, has no goal.
+The goal is the bound that the library states. It is 10^-trust where a run has a certificate, to half a digit, or to
+the accuracy that "How to choose" gives for kinks and for depth; otherwise the bound of the kind: 1e-4 for kernels,
+closed forms, predictions and observables, 1e-3 for flows at their default tolerances. Docstrings state further bounds
+for changes of kernels and weights, centered outputs, samples at a kink, and estimates with random vectors. Numbers
+that came with a warning, or were refused, have no goal.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The same by PyTorch, where it is installed: the NTK by `torch.func`, and plain loops of gradient descent.
+"""The same with PyTorch, if installed: the NTK with `torch.func`, and plain loops of gradient descent.
 
 `uv run --with torch python -m benchmarks pytorch`. Both sides start from the same weights, hold the same precision and
 run on the same device.

@@ -1,4 +1,4 @@
-"""Sweeps: how many steps are of use, and how long the lanes take, against what one would write by hand.
+"""Sweeps: the share of useful steps, and the time of lanes (runs), against hand-written code.
 
 The reference sweep is gamma over 6 decades x sigma over 2 x widths 16, 64, 256, 512 x 8 seeds, eta = gamma^-2, softplus
 and tanh, parity of digits; here networks of one hidden layer on 32 samples up to t = 3, so that it takes minutes. Both

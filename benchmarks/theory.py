@@ -1,4 +1,4 @@
-"""Closed forms: a first and a later call, and what the same outputs cost by simulation at a relative error of 1e-6.
+"""Closed forms: a first and a later call, against simulation of the same outputs to a relative error of 1e-6.
 
 The simulations are `js.GradientFlow` with its own integrator, and a plain `diffrax.diffeqsolve` by Tsit5 of the
 gradient of the loss. Each takes a tolerance just tight enough for outputs within 1e-6 of a run of Dopri8 at 1e-12,

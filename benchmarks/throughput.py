@@ -1,4 +1,4 @@
-"""How many networks a device trains in a second, and how fast it makes a large kernel: what accelerators are for.
+"""Throughput on accelerators: networks trained per second, and the time of a large kernel.
 
 In single precision, as researchers use accelerators, without TF32. An accelerator gets the whole grids, a processor a
 part of them: rates per network and step are comparable.

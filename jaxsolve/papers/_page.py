@@ -29,7 +29,7 @@ CLASSES = {
 PICTURES = "xu_ziyin/table1", "kunin/fig1", "atanasov/fig3", "geiger/table1", "bordelon/twolayer"  # one of each paper
 PREFACE = """# Figures of the papers, reproduced
 
-{count} claims of the papers that jaxsolve builds on, each beside a measurement, at {scale} scale: {verdicts}.
+{count} claims of the papers that jaxsolve builds on, each with a measurement, at {scale} scale: {verdicts}.
 This page is what these commands leave in `reproduction/{scale}/ledger.md`, with the pictures beside it:
 
 ```shell
@@ -38,10 +38,10 @@ jaxsolve reproduce all --scale {scale}
 ```
 
 A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over tasks, data and networks
-drawn anew) lies within what is accepted as the same, or outside of it; else it is not decidable at this scale. It is
-corrected where the printed value is refuted and that of an erratum holds. Claims of one number without an interval are
-of theory, or of one run. Each figure of images says which it used: the official files have 70000 (MNIST) and 60000
-(CIFAR-10), and other sets give other draws. Settings said to be lost could not be read in the published text.
+drawn anew) lies within the accepted range, or outside it; otherwise it is not decidable at this scale. It is
+corrected where the printed value is refuted and that of an erratum holds. Claims with a single number and no interval
+are theoretical, or from a single run. Each figure of images says which it used: the official files have 70000 (MNIST)
+and 60000 (CIFAR-10), and other sets give other draws. Settings said to be lost could not be read in the published text.
 [Errata](errata.md) are about equations; this page is about figures.
 """
 

@@ -85,7 +85,7 @@ def test_two_devices():
     assert any(line.startswith("| products | 1.5 | – | <= 2 | yes / – |") for line in found)  # noqa: RUF001
     assert any(line.startswith("| ran to its end | – | 0 | >= 1 |") for line in found)  # noqa: RUF001
     assert any(line.startswith("- Noisy (gpu)") and line.endswith(": kernels (40 %).") for line in found)
-    assert "- Not run to its end (gpu): kernels." in found
+    assert "- Not finished (gpu): kernels." in found
     runs["gpu"]["benchmarks"]["flow"] = runs["gpu"]["benchmarks"].pop("kernels")
     heads = [line for line in lines(runs) if line.startswith("| what ")]
     beside = "| goal | met | beside the best peer, or a reference |"
