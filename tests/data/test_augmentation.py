@@ -130,7 +130,7 @@ def test_each_step_draws_anew(getkey):
 def test_what_a_descent_refuses(as_users):
     with pytest.raises(ValueError, match="an augmentation draws at random: give key= too"):
         Descent(optax.sgd(0.1), augmentation=Double())
-    with pytest.raises(TypeError, match=r"augmentation must be one such as js.data.flip_and_crop\(\), got"):
+    with pytest.raises(TypeError, match=r"augmentation must be a function such as js.data.flip_and_crop\(\), got"):
         Descent(optax.sgd(0.1), key=jr.key(0), augmentation=lambda x: x)  # pyright: ignore[reportArgumentType]
 
 

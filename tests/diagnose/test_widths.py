@@ -354,7 +354,7 @@ def test_advice_beyond_a_smaller_rate_is_kept():
         return jax.tree_util.Partial(f, {"w": jr.normal(key, (width, 4)) / 2, "v": v})
 
     check = js.coordinate_check(make, [16, 64], *_data(), optimizer=optax.sgd(1e4), seeds=1)
-    assert any("if that ends there, too, look for a root" in note for note in check.notes)
+    assert any("if that does not help, look for a root" in note for note in check.notes)
 
 
 @pytest.mark.parametrize("optimizer", [optax.adam, optax.sgd])

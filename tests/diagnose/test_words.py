@@ -81,10 +81,18 @@ CASES = [  # network, inputs, targets, rate; what is said, and what is not
     ("rate < 0", NET, X, Y, -0.1, "All steps of the optimizer go uphill", "momentum"),
     ("huge targets", NET, X, 1e15 * Y, 0.1, "learns features", "diverged"),
     ("huge weights", _times(NET, 1e15), X, Y, 0.1, "kernel regime", "diverged"),
-    ("linear", LINEAR, X, Y, 0.1, "its kernel moved by 0 of its size", "over near here"),
+    ("linear", LINEAR, X, Y, 0.1, "its kernel moved by 0 of its size", "close to the crossover"),
     ("underflow", _times(LINEAR, TINY), TINY * X, TINY * Y, 0.1, "Its kernel is 0 at the start", "above 0.1"),
     ("saddle", Function(lambda w, x: w**2 * x[:1], 0.0), X, Y, 0.1, "the loss has no gradient at the start", "larger"),
-    ("to NaN", Function(_root, 1.0), X, -3 * X[:, :1], 0.05, "leads to outputs or a loss that are NaN", "near here"),
+    (
+        "to NaN",
+        Function(_root, 1.0),
+        X,
+        -3 * X[:, :1],
+        0.05,
+        "leads to outputs or a loss that are NaN",
+        "close to the crossover",
+    ),
 ]
 
 

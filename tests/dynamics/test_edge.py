@@ -254,7 +254,7 @@ def test_a_rod_takes_a_rate_or_an_optimizer():
     assert RodFlow(optax.adam(0.1)).name == "RodFlow(adam)"
     with pytest.raises(ValueError, match="give an optimizer"):
         RodFlow()
-    with pytest.raises(ValueError, match="loss of a step"):
+    with pytest.raises(ValueError, match="needs the loss at each step"):
         RodFlow(optax.polyak_sgd(), rate=0.1)
     for optimizer in (optax.rmsprop(0.1), optax.sgd(-0.1)):
         with pytest.raises(ValueError, match="give rate="):

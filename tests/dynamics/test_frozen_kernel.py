@@ -265,7 +265,7 @@ def test_the_kernel_of_a_run_that_failed_solves_nothing():
     assert np.all(np.isnan(found["outputs"]))
     assert found.result == js.RESULTS.not_applicable
     with pytest.raises(
-        js.NotApplicable, match=r"it needs a run in `at` that does not fail: js.solve.* says how it ends"
+        js.NotApplicable, match=r"it needs a run in `at` that does not fail: js.solve.* shows how it ends"
     ):
         js.solve(_network(sigma=1.5), failing, 1.0, observe=OUTPUTS[:1])
     marching = js.FrozenKernel(at=failing.source_net, flow=js.GradientFlow())

@@ -84,11 +84,11 @@ def test_bad_input():
     for bad in ([jnp.ones(3)], [3], [pairs[0][:1]]):
         with pytest.raises(TypeError, match=r"each of the batches must be a pair \(x, y\) of arrays"):
             solve(problem, Descent(optax.sgd(0.1), batches=bad), [1.0])
-    with pytest.raises(ValueError, match="are at their end"):
+    with pytest.raises(ValueError, match="has used all of its batches"):
         solve(problem, Descent(optax.sgd(0.1), batches=[]), [1.0])
     # Within a program JAX has an error of its own, which ends in ours.
     for batches, said in (
-        (iter(pairs), "are at their end"),
+        (iter(pairs), "has used all of its batches"),
         ([pairs[0], (pairs[0][0][:2], pairs[0][1][:2])], "one shape"),
     ):
         with pytest.raises(jax.errors.JaxRuntimeError, match=said):

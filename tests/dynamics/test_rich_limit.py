@@ -450,7 +450,7 @@ def test_networks_that_it_does_not_describe_are_refused(make, shape, message):
 
 def test_what_it_does_not_describe_is_refused():
     solve = lambda problem, **options: js.solve(problem, js.RichLimit(**options), TIMES)
-    with pytest.raises(js.NotApplicable, match=r"at least N\^\(-1/4\).*it is 0\.125 = N\^-0\.50.*take InfiniteWidth"):
+    with pytest.raises(js.NotApplicable, match=r"at least N\^\(-1/4\).*it is 0\.125 = N\^-0\.50.*use InfiniteWidth"):
         solve(_problem(64, 1, "tanh", js.nets.Scaling.ntk()))
     with pytest.raises(js.NotApplicable, match="a scaling for gradient descent: it has one for Adam"):
         solve(_problem(64, 1, "tanh", js.nets.Scaling.mup(adam=True)))

@@ -311,7 +311,7 @@ def test_class_kernel_is_that_of_mean_features(getkey):
         (lambda k, y: kernels.spectrum(k[:, :, :3]), ValueError, r"got an array of shape \(5, 2, 3, 2\)"),
         (lambda k, y: target_alignment(k, y[:, :1]), ValueError, r"needs targets with one row per sample"),
         (lambda k, y: kernels.target_power(k[:, 0, :, 0], y[:4]), ValueError, r"needs targets with one row"),
-        (lambda k, y: kernels.centered_alignment(k, k[:, 0, :, 0]), ValueError, "output_average brings"),
+        (lambda k, y: kernels.centered_alignment(k, k[:, 0, :, 0]), ValueError, "output_average turns"),
         (lambda k, y: kernels.class_kernel(k, jnp.arange(4), 5), ValueError, "needs one label per sample"),
         (lambda k, y: kernels.class_kernel(k, jnp.arange(5), 6), ValueError, "no sample has label 5"),
         (lambda k, y: kernels.class_means(k, jnp.arange(5), 4), ValueError, r"must lie in 0..3, got 0..4"),

@@ -379,7 +379,7 @@ def test_bad_widths(getkey):
 
 @pytest.mark.usefixtures("as_users")
 def test_starts_that_cannot_be_padded():
-    with pytest.raises(ValueError, match=r"LambdaBalanced cannot be padded: .* Take Gaussian\(\), or widths that are"):
+    with pytest.raises(ValueError, match=r"LambdaBalanced cannot be padded: .* Use Gaussian\(\), or widths that are"):
         _mlp(PADDED, "linear", init=LambdaBalanced())
     with pytest.raises(ValueError, match="Mirrored needs an even width, got 3"):
         _mlp(Padded(3, SIZE), init=Mirrored())

@@ -270,7 +270,7 @@ def test_layers_that_are_not_there_are_refused():
     with pytest.raises(ValueError, match="no product of data with parameters was found|all layers of this network"):
         observe.dormant_units()(view)
     problem = Problem(nets.Function(lambda w, x: w * x, jnp.ones(2)), jnp.eye(2), jnp.eye(2))
-    with pytest.raises(ValueError, match="give one with a matrix or a convolution"):
+    with pytest.raises(ValueError, match="need a network with a matrix or a convolution"):
         observe.dormant_units()(View(problem, jnp.zeros(()), problem.params))
     net, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(2, "batch", mode="batch", dtype=float)
     problem = Problem(net, jnp.eye(2), jnp.eye(2), state=state)
