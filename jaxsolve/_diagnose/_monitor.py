@@ -237,7 +237,7 @@ class Monitor:
     def _steps(self) -> list[int]:
         jax.effects_barrier()  # rows may still be on their way out of a program
         if not self._rows:
-            raise ValueError("this monitor has seen no step yet: call monitor(step, params) in the loop")
+            raise ValueError("this monitor has recorded no step yet: call monitor(step, params) in the loop")
         return sorted(self._rows)
 
     def _values(self, item: Observable) -> np.ndarray:
@@ -251,7 +251,7 @@ class Monitor:
         """
         last = self._steps()[-1]
         if last == 0:
-            raise ValueError("a diagnosis compares a later step with the start, and only step 0 has been seen")
+            raise ValueError("a diagnosis compares a later step with the start, but only step 0 was recorded")
         now = jax.tree.unflatten(jax.tree.structure(self.problem.params), list(map(jnp.asarray, self._params)))
         return diagnose_parameters(self.problem, [self.problem.params, now], [0, last])
 

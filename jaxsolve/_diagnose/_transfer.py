@@ -211,7 +211,7 @@ def _text(widths: np.ndarray, best: np.ndarray, edge: np.ndarray, octaves: Slope
     elif np.any(edge):
         verdict = "not known: a best rate is the first or last one tried; widen the range of rates"
     elif not np.isfinite(octaves.error):
-        verdict = "not known: two runs tell no error; take more seeds, or more widths"
+        verdict = "not known: two runs give no error estimate; use more seeds, or more widths"
     else:
-        verdict = "not known: the seeds scatter too much; take more of them, or more widths"
+        verdict = "not known: the seeds scatter too much; use more seeds, or more widths"
     return f"{verdict}. It moves by {moves}: {shown}."

@@ -143,7 +143,7 @@ def _layer_alignment(examined: Examined) -> Finding:
     start, end = (float(value) for value in np.mean(both, axis=1))
     count = f"on average of {both.shape[1]} pairs" if both.shape[1] > 1 else "of both"
     return Finding(
-        end, None, f"what layers write against what the next ones read, {count}, from {start:.2g} at the start"
+        end, None, f"the outputs of layers against the inputs of the next ones, {count}, from {start:.2g} at the start"
     )
 
 

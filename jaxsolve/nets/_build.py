@@ -122,8 +122,8 @@ def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
     together, alone = (np.asarray(jax.jit(way).lower(z).compile()(z), np.float64) for way in (activation, each))
     if not np.allclose(together, alone, rtol=1e-2, equal_nan=True):
         raise ValueError(
-            f"an activation must act on every number by itself, but {activation!r} of three numbers is {together}, and "
-            f"of each alone {alone}; normalizations and softmax are layers, of a network of Equinox"
+            f"an activation must act on every number separately, but {activation!r} of three numbers is {together}, "
+            f"and of each alone {alone}; normalizations and softmax are layers, of a network of Equinox"
         )
 
 

@@ -60,7 +60,7 @@ def jackknife(
         raise ValueError(f"an error needs two members or more, and {members} of {over!r} have numbers")
     axes = getattr(value, "dims", ())
     if over in axes:
-        raise ValueError(f"statistic must take away the axis {over!r}, it returned one with axes {axes}")
+        raise ValueError(f"statistic must remove the axis {over!r}, but it returned axes {axes}")
     without = [statistic(data.isel({over: np.arange(members) != i})) for i in range(members)]
     mean = sum(without) / members
     squares = sum((one - mean) ** 2 for one in without)

@@ -182,7 +182,7 @@ def test_it_goes_on_from_what_was_saved(tmp_path):
         assert list(new.history.step.values) == [0, 10, 20, 30, 40]
     empty = again()
     empty.restore(again().state)
-    with pytest.raises(ValueError, match="has seen no step yet"):
+    with pytest.raises(ValueError, match="has recorded no step yet"):
         empty.history  # noqa: B018
     for broken in ({}, {"step": [0], "rows": {}, "params": {}}):
         with pytest.raises(ValueError, match="this is not the state of a monitor of"):
@@ -275,11 +275,11 @@ def test_bad_input():
     with pytest.raises(ValueError, match="each observable needs a name of its own"):
         js.Monitor(_problem(), observe=[js.observe.loss(), js.observe.loss()])
     for empty in (lambda: monitor.history, monitor.plot, monitor.diagnosis):
-        with pytest.raises(ValueError, match="this monitor has seen no step yet"):
+        with pytest.raises(ValueError, match="this monitor has recorded no step yet"):
             empty()
     begun = js.Monitor(_problem(), every=10)
     begun(0, params)
-    with pytest.raises(ValueError, match="only step 0 has been seen"):
+    with pytest.raises(ValueError, match="only step 0 was recorded"):
         begun.diagnosis()
 
 

@@ -261,7 +261,7 @@ def test_octaves_of_the_best_rate(power, octaves):
 @pytest.mark.parametrize(
     ("rates", "seeds", "widths", "said"),
     [
-        ([2.0**k for k in range(-7, 2)], 1, [4, 8], "two runs tell no error"),
+        ([2.0**k for k in range(-7, 2)], 1, [4, 8], "two runs give no error estimate"),
         ([2.0**k for k in range(-12, -8)], 2, [4, 8, 16], "a best rate is the first or last one tried"),
         ([2.0**k for k in range(12, 15)], 2, [4, 8, 16], "training diverged at every rate at width 4, 8, 16"),
     ],

@@ -148,7 +148,7 @@ def test_functions_that_mix_numbers_are_no_activations(given):
     make = lambda phi: nets.MLP(
         in_size=3, out_size=1, width_size=8, depth=1, activation=phi, scaling=nets.Scaling.ntk(), key=jax.random.key(0)
     )
-    with pytest.raises(ValueError, match="must act on every number by itself"):
+    with pytest.raises(ValueError, match="must act on every number separately"):
         make(given)
     make(lambda z: jnp.sum(jnp.stack([z, z**2], axis=-1), axis=-1))
     make(lambda z: jnp.polyval(jnp.array([1.0, 2.0]), z))

@@ -130,7 +130,7 @@ def _fixed(problem: Problem) -> Problem:
 
 
 def _memory() -> Any:
-    return memory_for("what chooses an integrator", "take fewer samples, or name one: GradientFlow(diffrax.Tsit5())")
+    return memory_for("choosing an integrator", "take fewer samples, or name one: GradientFlow(diffrax.Tsit5())")
 
 
 @eqx.filter_jit

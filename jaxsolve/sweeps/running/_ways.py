@@ -47,7 +47,7 @@ class Ways:
     def _of(self, places: np.ndarray) -> np.ndarray:
         cells, found = cells_of(self._group, self._builder.dynamics), []
         advice = "take fewer samples, or name an integrator: GradientFlow(diffrax.Tsit5())"
-        with memory_for("what chooses an integrator", advice), jax.default_device(self._device):
+        with memory_for("choosing an integrator", advice), jax.default_device(self._device):
             for start in range(0, len(places), ROWS):
                 some = places[start : start + ROWS]
                 # Padded with the last lane, since calls of one size share a compilation.

@@ -185,5 +185,5 @@ def _sees_no_more(problem: Problem, x_test: Float[Array, "m in"], start: _Balanc
         "test inputs lie in the row space of the training inputs",
         jnp.linalg.norm(outside) / nonzero(jnp.linalg.norm(first) * jnp.linalg.norm(x_test)),
         tolerance(problem),
-        "what the first layer sees of them outside it",
+        "the first layer's response to their part outside it",
     )
