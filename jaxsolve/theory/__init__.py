@@ -18,6 +18,12 @@ from .atanasov._refined_balance import (
 )
 from .atanasov._silent_alignment import SilentAlignment as SilentAlignment, start_overlaps as start_overlaps
 from .geiger._lazy_scaling import lazy_scaling as lazy_scaling
+from .karkada._hermite_modes import (
+    hermite_eigenvalues as hermite_eigenvalues,
+    hermite_functions as hermite_functions,
+    hermite_modes as hermite_modes,
+)
+from .karkada._level_coefficients import level_coefficients as level_coefficients
 from .kunin._deep_potential import DeepPotential as DeepPotential
 from .kunin._hyperbolic_entropy import HyperbolicEntropy as HyperbolicEntropy
 from .kunin._implicit_bias import implicit_bias as implicit_bias, single_neuron_limit as single_neuron_limit

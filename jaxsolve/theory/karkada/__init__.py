@@ -1,0 +1,1 @@
+"""Kernels on data of a known covariance (Karkada, Turnbull, Liu and Simon)."""
