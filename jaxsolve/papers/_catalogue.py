@@ -13,6 +13,8 @@ PAPERS = {
     "bordelon": "Bordelon & Pehlevan, Self-consistent dynamical field theory of kernel evolution",
     "geiger": "Geiger, Spigler, Jacot & Wyart, Disentangling feature and lazy learning in deep neural networks",
     "kunin": "Kunin, Raventos, Domine, Chen, Klindt, Saxe & Ganguli, Get rich quick",
+    "scaling": "Bordelon, Atanasov & Pehlevan, A dynamical model of neural scaling laws",
+    "schedules": "Bordelon & Mori, Theory of optimal learning rate schedules and scaling laws",
     "xu_ziyin": "Xu & Liu Ziyin, Three Mechanisms of Feature Learning in a Linear Network",
 }
 PANEL = re.compile(r"(?P<figure>.*\d)[a-z]")  # fig3a is part of fig3

@@ -26,7 +26,16 @@ CLASSES = {
     Verdict.DIFFERS: "differs",
     Verdict.UNDECIDED: "open",
 }
-PICTURES = "xu_ziyin/table1", "kunin/fig1", "atanasov/fig3", "geiger/table1", "bordelon/twolayer"  # one of each paper
+# One of each paper.
+PICTURES = (
+    "xu_ziyin/table1",
+    "kunin/fig1",
+    "atanasov/fig3",
+    "geiger/table1",
+    "bordelon/twolayer",
+    "scaling/bottlenecks",
+    "schedules/phases",
+)
 PREFACE = """# Figures of the papers, reproduced
 
 {count} claims of the papers that jaxsolve builds on, each with a measurement, at {scale} scale: {verdicts}.

@@ -340,6 +340,16 @@ def test_what_is_published_of_the_rich_limit(name, tmp_path):
     assert verdicts.count(Verdict.UNDECIDED) <= 1  # of networks of small width, whose seeds are few at this scale
 
 
+@pytest.mark.slow
+@pytest.mark.x64_only
+@pytest.mark.parametrize("name", ["scaling/bottlenecks", "schedules/phases"])
+def test_scaling_laws(name, tmp_path):
+    (done,) = js.papers.reproduce(name, folder=tmp_path, progress=False)
+    verdicts = [claim.verdict for claim in done.claims]
+    assert verdicts.count(Verdict.REPRODUCED) >= len(verdicts) - 1
+    assert Verdict.DIFFERS not in verdicts
+
+
 def test_a_store_of_digits_is_not_carried_on_with_images(tmp_path, monkeypatch):
     """Nothing else of a plan tells: its function holds the name of what it reads, and reads when it is called."""
 

@@ -1,0 +1,38 @@
+"""A linear model that sees every sample once, with power laws in the variances of its inputs and in its target."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._core import Problem, Stream
+from ..nets import Function
+
+
+MODES, NOISE = 400, 0.1  # of Gaussian inputs; the variance of the targets' noise
+
+
+class PowerLaws(NamedTuple):
+    """A linear model on Gaussian modes of variances k^-spectrum, and of powers k^-task in the target."""
+
+    task: float
+    spectrum: float
+
+    def draw(self, seed: int) -> tuple[Float[Array, " modes"], Float[Array, " modes"]]:
+        """Variances, and the squares of a Gaussian target's weights."""
+        k = jnp.arange(1.0, MODES + 1)
+        return k**-self.spectrum, k ** (self.spectrum - self.task) * jax.random.normal(
+            jax.random.key(seed), k.shape
+        ) ** 2
+
+    def __call__(self, seed: Int[Array, ""]) -> Problem:
+        variances, squares = self.draw(0)
+
+        def sample(key: Array, size: int) -> tuple[Float[Array, "size modes"], Float[Array, "size 1"]]:
+            inputs, noise = jax.random.split(key)
+            x = jax.random.normal(inputs, (size, MODES)) * jnp.sqrt(variances)[None, :]
+            return x, (x @ jnp.sqrt(squares))[:, None] + NOISE**0.5 * jax.random.normal(noise, (size, 1))
+
+        net = Function(lambda weights, x: weights @ x, jnp.zeros((1, MODES)))
+        return Stream(net, sample, key=jax.random.key(0))
