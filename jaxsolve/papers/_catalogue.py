@@ -16,6 +16,7 @@ PAPERS = {
     "scaling": "Bordelon, Atanasov & Pehlevan, A dynamical model of neural scaling laws",
     "schedules": "Bordelon & Mori, Theory of optimal learning rate schedules and scaling laws",
     "xu_ziyin": "Xu & Liu Ziyin, Three Mechanisms of Feature Learning in a Linear Network",
+    "zhang": "Zhang, Singh, Latham & Saxe, Training dynamics of in-context learning in linear attention",
 }
 PANEL = re.compile(r"(?P<figure>.*\d)[a-z]")  # fig3a is part of fig3
 

@@ -35,6 +35,7 @@ PICTURES = (
     "bordelon/twolayer",
     "scaling/bottlenecks",
     "schedules/phases",
+    "zhang/saddles",
 )
 PREFACE = """# Figures of the papers, reproduced
 
