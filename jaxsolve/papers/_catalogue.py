@@ -12,6 +12,7 @@ PAPERS = {
     "atanasov": "Atanasov, Bordelon & Pehlevan, Neural networks as kernel learners",
     "bordelon": "Bordelon & Pehlevan, Self-consistent dynamical field theory of kernel evolution",
     "geiger": "Geiger, Spigler, Jacot & Wyart, Disentangling feature and lazy learning in deep neural networks",
+    "goldt": "Goldt, Advani, Saxe, Krzakala & Zdeborova, Dynamics of stochastic gradient descent in two layers",
     "kunin": "Kunin, Raventos, Domine, Chen, Klindt, Saxe & Ganguli, Get rich quick",
     "scaling": "Bordelon, Atanasov & Pehlevan, A dynamical model of neural scaling laws",
     "schedules": "Bordelon & Mori, Theory of optimal learning rate schedules and scaling laws",

@@ -32,6 +32,7 @@ PICTURES = (
     "kunin/fig1",
     "atanasov/fig3",
     "geiger/table1",
+    "goldt/committee",
     "bordelon/twolayer",
     "scaling/bottlenecks",
     "schedules/phases",

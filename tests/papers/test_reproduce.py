@@ -342,7 +342,7 @@ def test_what_is_published_of_the_rich_limit(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.x64_only
-@pytest.mark.parametrize("name", ["scaling/bottlenecks", "schedules/phases", "zhang/saddles"])
+@pytest.mark.parametrize("name", ["goldt/committee", "scaling/bottlenecks", "schedules/phases", "zhang/saddles"])
 def test_all_but_one_claim_is_reproduced(name, tmp_path):
     (done,) = js.papers.reproduce(name, folder=tmp_path, progress=False)
     verdicts = [claim.verdict for claim in done.claims]
