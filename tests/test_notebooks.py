@@ -26,6 +26,7 @@ EXPECTED = {
     "hyperparameters",
     "limits",
     "nnx_transformer",
+    "problems_deep_linear",
     "problems_edge",
     "problems_lazy_rich",
     "problems_online",
