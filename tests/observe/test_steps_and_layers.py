@@ -117,6 +117,44 @@ def test_critical_rate_of_a_quadratic():
         assert 1 / 1.1 < found / expected < 1.1, (rate, found, expected)
 
 
+CURVATURES = np.array([0.3, 2.5, 0.1, 1.9])
+
+
+def _matrix():
+    """A problem of the loss |(W - W*) diag(CURVATURES)^(1/2)|^2/2, far from its minimum."""
+    keys = jr.split(jr.key(3))
+    net = nets.Function(lambda w, x: w @ x, jr.normal(keys[0], (4, 4)))
+    return Problem(net, 2 * jnp.diag(jnp.sqrt(CURVATURES)), jr.normal(keys[1], (4, 4)))
+
+
+def test_critical_rate_of_muon_on_a_quadratic():
+    """The loss of a step -h O, O = polar(G), is lower than before exactly for h < 2 |G|_*/<O, H[O]>."""
+    # Muon without momentum; thirty cubic iterations make its polar factors exact.
+    muon = optax.contrib.muon(1.0, beta=0.0, nesterov=False, ns_coeffs=(1.5, -0.5, 0.0), ns_steps=30)
+    problem = _matrix()
+    start, rebuild = ravel_pytree(problem.params)
+    g = np.asarray(ravel_pytree(jax.grad(problem.objective)(problem.params))[0]).reshape(4, 4)
+    left, sizes, right = np.linalg.svd(g)
+    edge = 2 * np.sum(sizes) / np.sum(CURVATURES * (left @ right) ** 2)
+    of_descent = 2 * np.sum(g**2) / np.sum(CURVATURES * g**2)
+    view = View(problem, jnp.zeros(()), problem.params, optimizer_state=muon.init(problem.params))
+    found = float(_read(observe.critical_rate(muon), view))
+    assert 1 / 1.1 < found / edge < 1.1
+    assert not 1 / 1.1 < found / of_descent < 1.1  # which is that of gradient descent
+    loss = lambda rate: problem.objective(rebuild(start - (rate * left @ right).ravel()))
+    assert loss(0.99 * edge) < loss(0.0) < loss(1.01 * edge)
+
+
+@pytest.mark.slow
+def test_muon_settles_where_its_critical_rate_is_one():
+    """Steps of one size end in going to and fro across a valley; those of gradient descent would come to rest."""
+    optimizer = optax.contrib.muon(0.03)
+    ts, descent = 0.03 * np.array([0.0, *range(600, 640)]), Descent(optimizer, keep_state=True)
+    critical = np.asarray(solve(_matrix(), descent, ts, observe=observe.critical_rate(optimizer))["critical_rate"])
+    assert critical[0] > 10
+    assert 0.8 < np.median(critical[1:]) < 1.25
+
+
 def test_a_step_uphill_and_none():
     view = _view()
     assert _read(observe.critical_rate(optax.sgd(-0.1)), view) == 0
