@@ -14,6 +14,7 @@ PAPERS = {
     "geiger": "Geiger, Spigler, Jacot & Wyart, Disentangling feature and lazy learning in deep neural networks",
     "goldt": "Goldt, Advani, Saxe, Krzakala & Zdeborova, Dynamics of stochastic gradient descent in two layers",
     "kunin": "Kunin, Raventos, Domine, Chen, Klindt, Saxe & Ganguli, Get rich quick",
+    "rhee": "Rhee, Simon & Karkada, Muon learns balanced solutions in matrix factorization",
     "scaling": "Bordelon, Atanasov & Pehlevan, A dynamical model of neural scaling laws",
     "schedules": "Bordelon & Mori, Theory of optimal learning rate schedules and scaling laws",
     "xu_ziyin": "Xu & Liu Ziyin, Three Mechanisms of Feature Learning in a Linear Network",

@@ -34,6 +34,7 @@ PICTURES = (
     "geiger/table1",
     "goldt/committee",
     "bordelon/twolayer",
+    "rhee/fig1",
     "scaling/bottlenecks",
     "schedules/phases",
     "zhang/saddles",

@@ -43,8 +43,8 @@ class MuonModes(AbstractLinearForm):
         0.80, then 1.24
 
     Reference:
-        Muon: Jordan et al. 2024; matrix factorization with it: arXiv 2606.30509. The solution is derived here, and
-        tested against steps with exact polar factors.
+        Muon: Jordan et al. 2024; matrix factorization with it: Rhee, Simon and Karkada, arXiv 2606.30509 (`jaxsolve
+        reproduce rhee/fig1`). The solution is derived here, and tested against steps with exact polar factors.
     """
 
     asymptotic: ClassVar[bool] = False
