@@ -14,12 +14,11 @@ from ...nets import DeepLinear, Given, Scaling
 from ...observe import loss, outputs, parameters
 from ...plot import COLORS
 from ...theory import MuonModes
-from .._claim import Claim, Claims, exponent, mean_over, Measured, NEGATIVE, POSITIVE
+from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs, Values
+from .._rhee import drift, N, over_strength, sizes_of, speeds_of, STRENGTHS, times_of
 
 
-N = 32
-STRENGTHS = 10 / np.arange(1, N + 1)
 SEEDS = by_scale(8, 10)
 START, RATE, STEPS = 5e-3, 5e-3, 1000
 CRITICAL = 1 / STRENGTHS[0]  # 2 over the sharpness 2 s_1 of the balanced solution
@@ -59,31 +58,31 @@ class Figure(AbstractFigure):
         panels = figure.subplots(1, 3)
         shown = [0, 1, 3, 7, 15, 31]
         for ax, name, title in zip(panels, ("muon", "descent"), ("Muon", "gradient descent"), strict=False):
-            sizes = _sizes(data[name]).isel(seed=0)
+            sizes = sizes_of(data[name]).isel(seed=0)
             for mode, color in zip(shown, COLORS, strict=False):
                 ax.plot(sizes["t"], sizes.isel(mode=mode), color=color, label=f"$s = {STRENGTHS[mode]:.2g}$")
                 if name == "muon":
-                    ax.plot(sizes["t"], _sizes(data["theory"]).isel(start=0, mode=mode), "k--", lw=0.8)
+                    ax.plot(sizes["t"], sizes_of(data["theory"]).isel(start=0, mode=mode), "k--", lw=0.8)
             ax.set(title=title, xlabel="time $t$ (steps times rate)", ylabel="size of the mode in a layer")
         panels[0].plot([], [], "k--", lw=0.8, label="MuonModes")
         legend_below(figure, panels[0], 7)
         for name, label, color in zip(("muon", "descent"), ("Muon", "gradient descent"), COLORS, strict=False):
-            panels[2].loglog(STRENGTHS, _times(data[name]).mean("seed"), "o", ms=3, color=color, label=label)
-        panels[2].loglog(STRENGTHS, _times(data["theory"]).isel(start=0), "k--", lw=0.8, label="MuonModes")
+            panels[2].loglog(STRENGTHS, times_of(data[name]).mean("seed"), "o", ms=3, color=color, label=label)
+        panels[2].loglog(STRENGTHS, times_of(data["theory"]).isel(start=0), "k--", lw=0.8, label="MuonModes")
         panels[2].set(xlabel="strength $s$", ylabel="time of the mode")
         panels[2].legend(frameon=False, fontsize=7)
 
     def claims(self, data: Data) -> Claims:
-        times = {name: _times(data[name]) for name in ("muon", "descent", "theory")}
+        times = {name: times_of(data[name]) for name in ("muon", "descent", "theory")}
         said = "Muon: smaller modes converge first. Exponent of their times in the strength."
-        yield Claim(said, *POSITIVE, *_over_strength(times["muon"]))
+        yield Claim(said, *POSITIVE, *over_strength(times["muon"]))
         said = "Gradient descent: larger modes converge first. The same exponent."
-        yield Claim(said, *NEGATIVE, *_over_strength(times["descent"]))
+        yield Claim(said, *NEGATIVE, *over_strength(times["descent"]))
         said = "Muon: singular values of a layer grow by the rate at every step. Growth over rate, mean over modes."
-        speeds = _speeds(data["muon"])
+        speeds = speeds_of(data["muon"])
         yield Claim(said, "1", (0.95, 1.05), *mean_over(speeds.mean("mode")))
         said = "Muon: so all modes are learned at the same rate. Exponent of this growth in the strength."
-        yield Claim(said, "0", (-0.05, 0.05), *_over_strength(speeds))
+        yield Claim(said, "0", (-0.05, 0.05), *over_strength(speeds))
         said = "Muon: the times are those of aligned layers, `theory.MuonModes`. Ratio, mean over modes."
         ratio = (times["muon"] / times["theory"].isel(start=0)).mean("mode")
         yield Claim(said, "1", (0.95, 1.05), *mean_over(ratio))
@@ -93,9 +92,9 @@ class Figure(AbstractFigure):
         said = "Gradient descent does not: share of runs at this rate that diverge."
         yield Claim(said, "1", (1.0, 1.0), float((~(end["descent"] < 1)).mean()))
         said = "Muon, layers aligned, conserves sqrt(P^T P) - sqrt(Q^T Q): its change over that of sqrt(P^T P)."
-        yield Claim(said, "0", (0.0, 0.05), *_drift(data["slow_muon"], root=True))
+        yield Claim(said, "0", (0.0, 0.05), *drift(data["slow_muon"], root=True))
         said = "Gradient descent conserves P^T P - Q^T Q: its change over that of P^T P."
-        yield Claim(said, "0", (0.0, 0.05), *_drift(data["slow_descent"], root=False))
+        yield Claim(said, "0", (0.0, 0.05), *drift(data["slow_descent"], root=False))
 
 
 def _network(layers: Any, sigma: float, seed: Any) -> Problem:
@@ -129,57 +128,5 @@ def _muon(rate: float) -> optax.GradientTransformation:
     return optax.chain(step, optax.scale(-rate))
 
 
-def _sizes(run: Any) -> Values:
-    """The roots of the modes of the product, which are their sizes in a layer."""
-    values = np.diagonal(run["outputs"].values, axis1=-2, axis2=-1) / N**0.5
-    dims = [dim for dim in run["outputs"].dims if dim not in ("sample", "output")]
-    empty = run["outputs"].isel(sample=0, output=0, drop=True)
-    return empty.expand_dims(mode=N, axis=-1).transpose(*dims, "mode").copy(data=np.sqrt(np.maximum(values, 0)))
-
-
-def _times(run: Any) -> Values:
-    """When each mode has come to 0.9 of its target, between two times; NaN where it has not."""
-    shares = _sizes(run) ** 2 / STRENGTHS
-    after = (shares >= 0.9).argmax("t")
-    low, high = shares.isel(t=after - 1), shares.isel(t=after)
-    t = run["t"].values
-    begin = shares["t"].isel(t=after - 1)
-    found = begin + (t[1] - t[0]) * (0.9 - low) / (high - low)
-    return found.where(after > 0).drop_vars("t")
-
-
-def _speeds(run: Any) -> Values:
-    """How fast modes grow, from a quarter to three quarters of their size."""
-    sizes = _sizes(run) / STRENGTHS**0.5
-    at = {share: (sizes >= share).argmax("t") for share in (0.25, 0.75)}
-    grown = sizes.isel(t=at[0.75]).drop_vars("t") - sizes.isel(t=at[0.25]).drop_vars("t")
-    passed = sizes["t"].isel(t=at[0.75]).drop_vars("t") - sizes["t"].isel(t=at[0.25]).drop_vars("t")
-    return grown * STRENGTHS**0.5 / passed
-
-
-def _over_strength(cells: Values) -> Measured:
-    """The exponent in the strength, of the modes that are known in all runs."""
-    known = cells.transpose("seed", "mode").values
-    some = np.isfinite(known).all(0)
-    return exponent(STRENGTHS[some], known[:, some])
-
-
 def _last(run: Any) -> Values:
     return run["loss"].isel(t=1) / run["loss"].isel(t=0)
-
-
-def _drift(run: Any, *, root: bool) -> Measured:
-    """The change of the conserved matrix, over that of its first term."""
-    layers = run["parameters"].transpose("seed", "t", ...).values.reshape(-1, 2, 2, N, N)
-    first, second = layers[:, :, 0], layers[:, :, 1]
-    grams = [second.swapaxes(-1, -2) @ second, first @ first.swapaxes(-1, -2)]
-    if root:
-        grams = list(map(_root, grams))
-    change = np.subtract(*grams)
-    size = lambda matrices: np.linalg.norm(matrices[:, 1] - matrices[:, 0], axis=(-2, -1))
-    return mean_over(size(change) / size(grams[0]))
-
-
-def _root(grams: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(grams)
-    return (vectors * np.sqrt(np.maximum(values, 0))[..., None, :]) @ vectors.swapaxes(-1, -2)

@@ -1,0 +1,64 @@
+"""What figures of Rhee et al. share: modes of a factorized matrix, their times and speeds, and what is conserved."""
+
+from typing import Any
+
+import numpy as np
+
+from ._claim import exponent, mean_over, Measured
+from ._figure import Values
+
+
+N = 32
+STRENGTHS = 10 / np.arange(1, N + 1)
+
+
+def sizes_of(run: Any) -> Values:
+    """The roots of the modes of the product, which are their sizes in a layer."""
+    values = np.diagonal(run["outputs"].values, axis1=-2, axis2=-1) / N**0.5
+    dims = [dim for dim in run["outputs"].dims if dim not in ("sample", "output")]
+    empty = run["outputs"].isel(sample=0, output=0, drop=True)
+    return empty.expand_dims(mode=N, axis=-1).transpose(*dims, "mode").copy(data=np.sqrt(np.maximum(values, 0)))
+
+
+def times_of(run: Any) -> Values:
+    """When each mode has come to 0.9 of its target, between two times; NaN where it has not."""
+    shares = sizes_of(run) ** 2 / STRENGTHS
+    after = (shares >= 0.9).argmax("t")
+    low, high = shares.isel(t=after - 1), shares.isel(t=after)
+    t = run["t"].values
+    begin = shares["t"].isel(t=after - 1)
+    found = begin + (t[1] - t[0]) * (0.9 - low) / (high - low)
+    return found.where(after > 0).drop_vars("t")
+
+
+def speeds_of(run: Any) -> Values:
+    """How fast modes grow, from a quarter to three quarters of their size."""
+    sizes = sizes_of(run) / STRENGTHS**0.5
+    at = {share: (sizes >= share).argmax("t") for share in (0.25, 0.75)}
+    grown = sizes.isel(t=at[0.75]).drop_vars("t") - sizes.isel(t=at[0.25]).drop_vars("t")
+    passed = sizes["t"].isel(t=at[0.75]).drop_vars("t") - sizes["t"].isel(t=at[0.25]).drop_vars("t")
+    return grown * STRENGTHS**0.5 / passed
+
+
+def over_strength(cells: Values) -> Measured:
+    """The exponent in the strength, of the modes that are known in all runs."""
+    known = cells.transpose("seed", "mode").values
+    some = np.isfinite(known).all(0)
+    return exponent(STRENGTHS[some], known[:, some])
+
+
+def drift(run: Any, *, root: bool) -> Measured:
+    """The change of the conserved matrix, over that of its first term."""
+    layers = run["parameters"].transpose("seed", "t", ...).values.reshape(-1, 2, 2, N, N)
+    first, second = layers[:, :, 0], layers[:, :, 1]
+    grams = [second.swapaxes(-1, -2) @ second, first @ first.swapaxes(-1, -2)]
+    if root:
+        grams = list(map(_root, grams))
+    change = np.subtract(*grams)
+    size = lambda matrices: np.linalg.norm(matrices[:, 1] - matrices[:, 0], axis=(-2, -1))
+    return mean_over(size(change) / size(grams[0]))
+
+
+def _root(grams: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(grams)
+    return (vectors * np.sqrt(np.maximum(values, 0))[..., None, :]) @ vectors.swapaxes(-1, -2)
