@@ -71,7 +71,7 @@ class Figure(AbstractFigure):
         every = errors.sel(samples=MAP_SAMPLES).stack(cell=["feature", "task"]).transpose("cell", "seed").values
         ahead = every[-1] - every[:-1]  # of the largest A and alpha, on the same inputs
         said = "Equations 44 to 48: share of cells in whose 95 % interval theory lies."
-        yield Claim(said, "1", (0.88, 1), inside.mean())
+        yield Claim(said, "1", (0.88, 1.0), inside.mean())
         said = (
             "(a) With few samples of a related task (0.9), more feature learning is better: error at A = 100 less "
             "that at 0."
@@ -88,7 +88,7 @@ class Figure(AbstractFigure):
         )
         yield Claim(said, *NEGATIVE, *max(map(mean_over, ahead), key=sum))
         said = "(c) So it is on the map, by theory alone: share of both ranges at the lowest error, the smaller."
-        yield Claim(said, "1", (1, 1), min(lowest[0] / (len(MAP[0]) - 1), lowest[1] / (len(MAP[1]) - 1)))
+        yield Claim(said, "1", (1.0, 1.0), min(lowest[0] / (len(MAP[0]) - 1), lowest[1] / (len(MAP[1]) - 1)))
 
 
 @jax.jit

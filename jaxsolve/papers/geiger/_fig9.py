@@ -74,7 +74,7 @@ class Figure(AbstractFigure):
         logs = change.copy(data=np.log10(change.values)).sel(scale=slice(0.0, 1.0))
         spread = (logs.max("width") - logs.min("width")).mean("scale")
         said = "Curves of all widths agree up to sqrt(h) alpha = 1: their mean distance, in decades."
-        yield Claim(said, "0", (0, 0.3), *mean_over(spread))
+        yield Claim(said, "0", (0.0, 0.3), *mean_over(spread))
 
 
 def _law(change: Values) -> FittedBrokenPowerLaw:

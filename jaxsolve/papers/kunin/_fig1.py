@@ -67,12 +67,12 @@ class Figure(AbstractFigure):
         balanced = error.isel(tau=0).sel(delta=1, method="nearest") - error.isel(tau=0).sel(delta=0, method="nearest")
         mixed, alike = (mean_over(balanced.values[runs["mixed"].values == kind]) for kind in (True, False))
         rows = [
-            ("Error at delta = 1 less that at -1, in decades", across_delta(error, -1, 1), NEGATIVE),
-            ("Error at delta = 1 less that at 0, in decades", across_delta(error, 0, 1), NEGATIVE),
-            ("Early, the kernel has moved farther at delta = 1 than at -1", across_delta(early, -1, 1), POSITIVE),
-            ("Early, the kernel has moved farther at delta = 1 than at 0", across_delta(early, 0, 1), POSITIVE),
-            ("More activation patterns change at delta = 1 than at -1", across_delta(flips, -1, 1), POSITIVE),
-            ("Parameters move less at delta = 1 than at -1", across_delta(moved, -1, 1), NEGATIVE),
+            ("Error at delta = 1 less that at -1, in decades", across_delta(error, -1.0, 1.0), NEGATIVE),
+            ("Error at delta = 1 less that at 0, in decades", across_delta(error, 0.0, 1.0), NEGATIVE),
+            ("Early, the kernel has moved farther at delta = 1 than at -1", across_delta(early, -1.0, 1.0), POSITIVE),
+            ("Early, the kernel has moved farther at delta = 1 than at 0", across_delta(early, 0.0, 1.0), POSITIVE),
+            ("More activation patterns change at delta = 1 than at -1", across_delta(flips, -1.0, 1.0), POSITIVE),
+            ("Parameters move less at delta = 1 than at -1", across_delta(moved, -1.0, 1.0), NEGATIVE),
         ]
         for said, measured, sign in rows:
             yield Claim(f"(b) At the smallest tau: {said}. Difference.", *sign, *measured)
@@ -84,7 +84,7 @@ class Figure(AbstractFigure):
         yield Claim(said, "< 0, of no special teacher", NEGATIVE[1], *alike, corrected=POSITIVE[1])
         kernel = last["kernel_distance"].sel(delta=0, method="nearest")
         said = "(b) Large tau is lazy: kernel distance at the largest tau over that at the smallest, delta = 0."
-        yield Claim(said, "0", (0, 0.1), *mean_over(kernel.isel(tau=-1) / kernel.isel(tau=0)))
+        yield Claim(said, "0", (0.0, 0.1), *mean_over(kernel.isel(tau=-1) / kernel.isel(tau=0)))
         flips = data["plane"]["hamming_distance"].isel(t=-1)
         for index, name in ((2, "upstream"), (0, "balanced")):
             said = f"(a) {name}: more patterns change than in the lazy student. Difference of Hamming distances."

@@ -42,7 +42,7 @@ class Figure(AbstractFigure):
             said = f"At the smallest tau, {name}: share of the kernel's last distance at the first checkpoint."
             yield Claim(said, *expected, *mean_over(of.isel(t=1) / of.isel(t=-1)))
         said = "At the smallest tau and the first checkpoint more patterns change at delta = 1 than at -1. Difference."
-        yield Claim(said, *POSITIVE, *across_delta(runs["hamming_distance"].isel(t=1), -1, 1))
+        yield Claim(said, *POSITIVE, *across_delta(runs["hamming_distance"].isel(t=1), -1.0, 1.0))
         error = runs["test_loss"].isel(tau=-1, t=-1)
         said = "At the largest tau delta does not matter: change of the error from delta = -1 to 1 (decades)."
         change = np.log10(error.isel(delta=-1).values / error.isel(delta=0).values)

@@ -69,23 +69,23 @@ class Figure(AbstractFigure):
         steps = np.diff(list(off.values()))
         fits = data["theory"]["loss"].isel(t=-1).sel(delta=list(REGIMES)) * 2  # their loss is a sum
         said = "The exact solution is gradient flow: largest difference of beta over seven delta."
-        yield Claim(said, "0", (0, 1e-5), float(np.abs(theory - flow).max()))
+        yield Claim(said, "0", (0.0, 1e-5), float(np.abs(theory - flow).max()))
         said = "Upstream (delta = 4), M is nearly a multiple of I: largest condition number along the path."
-        yield Claim(said, "about 1", (1, 1.25), float(condition[4.0].max()))
+        yield Claim(said, "about 1", (1.0, 1.25), float(condition[4.0].max()))
         said = "Balanced, M = |beta| (I + bb^T): condition number along the path, the farthest from 2."
         yield Claim(said, "2", (1.99, 2.01), float(condition[0.0][np.argmax(np.abs(condition[0.0] - 2))]))
         said = "Downstream (delta = -4), M is nearly of rank one: least condition number along the path."
-        yield Claim(said, "large", (4, inf), float(condition[-4.0].min()))
+        yield Claim(said, "large", (4.0, inf), float(condition[-4.0].min()))
         said = "Upstream the path is nearly the straight line of regression: how far it leaves it, in its length."
-        yield Claim(said, "about 0", (0, 0.1), off[4.0])
+        yield Claim(said, "about 0", (0.0, 0.1), off[4.0])
         said = "The smaller delta is, the farther: largest step of that distance to the next delta."
         yield Claim(said, *NEGATIVE, float(steps.max()))
         said = (
             "Downstream, beta first shrinks along its own direction: by how much its first coordinate "
             "has fallen when the second has grown to 0.1."
         )
-        yield Claim(said, "most of it", (0.5, 1), _shrunk(paths[-4.0]))
-        yield Claim("All three end at the solution: largest loss at t = 100.", "0", (0, 1e-2), float(fits.max()))
+        yield Claim(said, "most of it", (0.5, 1.0), _shrunk(paths[-4.0]))
+        yield Claim("All three end at the solution: largest loss at t = 100.", "0", (0.0, 1e-2), float(fits.max()))
 
 
 def _shrunk(path: np.ndarray) -> float:

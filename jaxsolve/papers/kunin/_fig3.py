@@ -72,21 +72,21 @@ class Figure(AbstractFigure):
         between = _between(data["theory"]["kernel"].sel(delta=-4.0).values)
         middle = int(np.searchsorted(TIMES, 0.5 * late[-4.0]))
         differ = [float(np.abs(theory[name] - flow[name]).max()) for name in PANELS]
-        yield Claim("Theory is gradient flow in all four panels: largest difference.", "0", (0, 1e-5), max(differ))
+        yield Claim("Theory is gradient flow in all four panels: largest difference.", "0", (0.0, 1e-5), max(differ))
         said = "Upstream the kernel stays: its distance at the end, delta = 4."
-        yield Claim(said, "about 0", (0, 0.05), float(kernel_ends.sel(delta=4.0)))
+        yield Claim(said, "about 0", (0.0, 0.05), float(kernel_ends.sel(delta=4.0)))
         said = "Balanced the kernel moves: its distance at the end."
         yield Claim(said, "order 1", (0.1, inf), float(kernel_ends.sel(delta=0.0)))
         said = "The smaller delta is, the farther the kernel moves in the end: largest step to the next delta."
         yield Claim(said, *NEGATIVE, float(np.diff(kernel_ends).max()))
         said = "Balanced, fit and kernel move together: half-time of the kernel over that of the loss."
-        yield Claim(said, "of order 1", (0.33, 3), late[0.0] / fit[0.0])
+        yield Claim(said, "of order 1", (0.33, 3.0), late[0.0] / fit[0.0])
         said = "Downstream, the kernel moves after a delay: the same ratio at delta = -4."
         yield Claim(said, *ABOVE_ONE, late[-4.0] / fit[-4.0])
         said = "The delay grows with |delta|: half-time of the kernel at delta = -4 over that at -2."
         yield Claim(said, *ABOVE_ONE, late[-4.0] / late[-2.0])
         said = "Downstream, the kernel waits as the loss falls: S from the start to half of the kernel's half-time."
-        yield Claim(said, "about 0", (0, 0.1), float(between[0, middle]))
+        yield Claim(said, "about 0", (0.0, 0.1), float(between[0, middle]))
 
 
 def _curves(runs):

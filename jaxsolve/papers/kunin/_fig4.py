@@ -64,14 +64,14 @@ class Figure(AbstractFigure):
         wide = abs(high - low)
         said = "Training ends at the minimizer of Theorem 3.1, where A.4 says: largest distance over nine delta."
         off = max(np.abs(ends.values - one).max() for one in (np.array(potential), theory))
-        yield Claim(said, "0", (0, 1e-4), float(off))
+        yield Claim(said, "0", (0.0, 1e-4), float(off))
         said = (
             f"At delta = {EXTREMES[1]:g} it is the interpolant nearest to the start: distance from it, in "
             "that of the two limits."
         )
-        yield Claim(said, "0", (0, 0.05), abs(places[-1] - high) / wide)
+        yield Claim(said, "0", (0.0, 0.05), abs(places[-1] - high) / wide)
         said = f"At delta = {EXTREMES[0]:g} it is that in the direction of the start: distance from it, likewise."
-        yield Claim(said, "0", (0, 0.05), abs(places[0] - low) / wide)
+        yield Claim(said, "0", (0.0, 0.05), abs(places[0] - low) / wide)
         said = "From one to the other it moves monotonically: least step to the next delta, towards the lazy one."
         yield Claim(said, *POSITIVE, float((np.diff(places) * np.sign(high - low)).min()))
 

@@ -87,7 +87,7 @@ class Figure(AbstractFigure):
         ratio = last["hamming_distance"] / last["parameter_distance"]
         said = "(b) At the smallest tau, patterns changed per parameter distance at delta = 1 less those at {}."
         for delta in (0, -1):
-            yield Claim(said.format(delta), *POSITIVE, *across_delta(ratio, delta, 1))
+            yield Claim(said.format(delta), *POSITIVE, *across_delta(ratio, float(delta), 1.0))
 
 
 def _xor(x: Array) -> Array:

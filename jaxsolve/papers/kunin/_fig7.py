@@ -78,15 +78,15 @@ class Figure(AbstractFigure):
         left = np.array([[_leaves(run, plateau) for run in rows] for rows in flow["loss"].values])
         waits = np.array([[_waits(run, plateau) for run in rows] for rows in flow["loss"].values])
         said = "Starts on both sides of the manifold end with opposite signs of a: largest of their products."
-        yield Claim(said, "-1", (-1, -1), float(signs.prod(axis=1).max()))
+        yield Claim(said, "-1", (-1.0, -1.0), float(signs.prod(axis=1).max()))
         said = "All reach the solution by t = 200: largest distance of beta."
-        yield Claim(said, "0", (0, 1e-3), float(np.abs(target).max()))
+        yield Claim(said, "0", (0.0, 1e-3), float(np.abs(target).max()))
         said = "They wait at the saddle: least time with a loss within 5 % of that of beta = 0."
-        yield Claim(said, "> 0", (1, inf), float(waits.min()))
+        yield Claim(said, "> 0", (1.0, inf), float(waits.min()))
         said = "Leaving takes longer the more negative delta is: least ratio of times to the next delta."
         yield Claim(said, *ABOVE_ONE, float((left.mean(1)[1:] / left.mean(1)[:-1]).min()))
         said = "The exact solution passes the saddle as gradient flow does: largest difference of the losses."
-        yield Claim(said, "0", (0, 1e-3), float(np.abs(theory["loss"] - flow["loss"]).max()))
+        yield Claim(said, "0", (0.0, 1e-3), float(np.abs(theory["loss"] - flow["loss"]).max()))
 
 
 def _leaves(run: np.ndarray, plateau: float) -> float:

@@ -92,7 +92,7 @@ class Figure(AbstractFigure):
         still = zeta.isel(gamma_size=1, parallel_other=0).sel(activation="relu", loss_of="mse")
         change = mean_over(np.abs(still.isel(t=-1) - still.isel(t=0)))
         order = 3 * float(data["flow"]["width"]) ** -0.5
-        yield Claim("In the kernel phase zeta stays of order d^-1/2 (ReLU). |Change|.", "0", (0, order), *change)
+        yield Claim("In the kernel phase zeta stays of order d^-1/2 (ReLU). |Change|.", "0", (0.0, order), *change)
 
 
 class _Problems(NamedTuple):

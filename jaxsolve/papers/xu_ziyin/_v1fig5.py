@@ -96,7 +96,7 @@ class Figure(AbstractFigure):
             "SGD less that of gradient descent."
         )
         yield Claim(said, "> 0", (0.05, inf), *mean_over(sgd - gd))
-        yield Claim("Gradient descent follows equation (21). Largest difference of zeta.", "0", (0, 0.02), apart)
+        yield Claim("Gradient descent follows equation (21). Largest difference of zeta.", "0", (0.0, 0.02), apart)
 
 
 def _zeta(data: Data, of: str) -> Values:
