@@ -163,13 +163,19 @@ WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(),
 
 
 def regressions(run: Table, at: int) -> np.ndarray:
-    """The predictions on test points of regression with the kernels of time number `at`: lanes, points and outputs."""
+    """The predictions on test points of regression with the kernels of time number `at`: lanes, points and outputs.
+
+    NaN where a lane has failed.
+    """
     now = [run[name].isel(t=at).values for name in ("kernel", "cross_kernel", "targets")]
     start = [run[name].isel(t=0).values for name in ("outputs", "test_outputs")]
     lanes = now[-1].shape[:-2]
     rows = zip(*(array.reshape(-1, *array.shape[len(lanes) :]) for array in (*now, *start)), strict=True)
-    found = [regression(matrix, y, start=f0).predict(cross, g0) for matrix, cross, y, f0, g0 in rows]
-    return np.reshape(found, start[1].shape)
+    found = np.full_like(start[1], np.nan).reshape(-1, *start[1].shape[len(lanes) :])
+    for one, (matrix, cross, y, f0, g0) in zip(found, rows, strict=True):
+        if np.isfinite(matrix).all():
+            one[:] = regression(matrix, y, start=f0).predict(cross, g0)
+    return found.reshape(start[1].shape)
 
 
 def machine_errors(run: Table, at: int = -1) -> np.ndarray:

@@ -65,10 +65,11 @@ class Figure(AbstractFigure):
     def claims(self, data: Data) -> Claims:
         runs = data["runs"].transpose("seed", "t", ...)
         metric, function = runs["metric"].values, runs["function"].values
-        low, high = np.moveaxis(np.linalg.eigvalsh(metric), -1, 0)
+        values, vectors = np.linalg.eigh(metric)
+        low, high = np.moveaxis(values, -1, 0)
         along = np.einsum("i,...ij,j->...", BETA, metric, BETA)
         first = int(np.argmin(np.abs(TIMES - 3.0)))
-        norm = np.einsum("i,...ij,j->...", BETA, np.linalg.inv(metric), BETA) * low
+        norm = np.sum((BETA @ vectors) ** 2 * (low[..., None] / values), axis=-1)  # of beta: beta^T M^-1 beta
         moved = np.linalg.norm(function[:, first], axis=-1)
         off = np.linalg.norm(function[:, -1] - BETA, axis=-1)
         yield Claim("(a) Level sets are round: ratio of axes of M.", "1", (1.0, 1.2), *mean_over((high / low)[:, 0]))

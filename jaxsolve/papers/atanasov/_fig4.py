@@ -1,6 +1,6 @@
 """Figure 4: deep linear networks leave small starts by a power law, and align before they learn."""
 
-from math import inf
+from math import inf, nan
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,8 @@ class Figure(AbstractFigure):
         for name, times in (("half the loss", loss_times), ("cosine 1/2 of W1^T W1 with beta beta^T", turn_times)):
             said = f"(c) L = 3: exponent of sigma in the time to {name}."
             yield Claim(said, "-1", (-1.15, -0.85), *exponent(SIGMAS[:3], times[:, :3]))
-        ratio = mean_over((turn_times / loss_times)[:, :3].mean(1))  # a seed has one draw at every sigma
+        known = np.where(np.isfinite(loss_times), turn_times / loss_times, nan)  # a loss that has not fallen: unknown
+        ratio = mean_over(known[:, :3].mean(1))  # a seed has one draw at every sigma
         said = f"(c) Alignment precedes half the loss, up to sigma = {SIGMAS[2]:g}: ratio of the times."
         yield Claim(said, "< 1", (-inf, 1.0), *ratio)
         end = mean_over(data["deep"]["layer_cosine_0"].isel(sigma=0, t=-1))

@@ -89,7 +89,8 @@ def _drops(losses: np.ndarray) -> np.ndarray:
     """Local maxima of the speed at which each loss falls, but for what is below 1 % of its greatest."""
     speed = -np.diff(losses) / np.diff(TIMES)
     inner = speed[:, 1:-1]
-    return np.sum((inner > speed[:, :-2]) & (inner >= speed[:, 2:]) & (inner > 0.01 * speed.max(1)[:, None]), axis=1)
+    drops = (inner > speed[:, :-2]) & (inner >= speed[:, 2:]) & (inner > 0.01 * speed.max(1)[:, None])
+    return np.where(np.isfinite(losses).all(1), drops.sum(1), np.nan)
 
 
 def _theory(task: ImageTask) -> dict[str, Any]:

@@ -77,8 +77,10 @@ def _kernel(runs: Table, t: int) -> tuple[Values, np.ndarray]:
 
 
 def _off(last: Table, layers: int) -> float:
-    """The relative distance of the last kernel from that of balanced layers, up to its scale."""
+    """The relative distance of the last kernel from that of balanced layers, up to its scale; NaN for a failed run."""
     matrix, inputs, f = last["kernel"].values[:, 0, :, 0], last["inputs"].values, last["outputs"].values
+    if not np.isfinite(inputs).all():
+        return np.nan
     squared = float((f.T @ np.linalg.pinv(inputs, rcond=1e-9) @ f)[0, 0])  # |beta|^2
     expected = (layers - 1) * f @ f.T + squared * inputs
     scaled = expected * np.sum(matrix * expected) / np.sum(expected**2)

@@ -62,8 +62,7 @@ class Figure(AbstractFigure):
             at = error.sel(delta=delta, method="nearest")
             fall = mean_over(at.isel(tau=0) - at.isel(tau=-1))
             yield Claim(said.format(delta), *NEGATIVE, *fall)
-        least = error.min("tau").transpose("seed", "delta")
-        best = error["delta"].values[least.values.argmin(axis=1)]
+        best = error.min("tau").idxmin("delta")
         balanced = error.isel(tau=0).sel(delta=1, method="nearest") - error.isel(tau=0).sel(delta=0, method="nearest")
         mixed, alike = (mean_over(balanced.values[runs["mixed"].values == kind]) for kind in (True, False))
         rows = [

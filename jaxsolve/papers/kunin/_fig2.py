@@ -1,6 +1,6 @@
 """Figure 2: the relative scale decides how one neuron moves: lazily, richly, or richly after a delay."""
 
-from math import inf
+from math import inf, nan
 
 import jax
 import jax.numpy as jnp
@@ -89,8 +89,9 @@ class Figure(AbstractFigure):
 
 
 def _shrunk(path: np.ndarray) -> float:
-    first = int(np.argmax(path[:, 1] > 0.1))
-    return float(1 - abs(path[first, 0]))
+    """The fall of the first coordinate when the second is first above 0.1; NaN if it never is."""
+    grown = path[path[:, 1] > 0.1]
+    return float(1 - abs(grown[0, 0])) if len(grown) else nan
 
 
 def _preconditioner(b: Float[np.ndarray, "... 2"], delta: float) -> Float[np.ndarray, "... 2 2"]:

@@ -1,6 +1,6 @@
 """Figure 3: losses, norms, alignment and kernel distance of one neuron at seven relative scales."""
 
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ class Figure(AbstractFigure):
         late = {delta: _half_time(theory["kernel_distance"].sel(delta=delta)) for delta in DELTAS}
         fit = {delta: _half_time(theory["loss"].sel(delta=delta)) for delta in DELTAS}
         between = _between(data["theory"]["kernel"].sel(delta=-4.0).values)
-        middle = int(np.searchsorted(TIMES, 0.5 * late[-4.0]))
+        middle = TIMES >= 0.5 * late[-4.0]
         differ = [float(np.abs(theory[name] - flow[name]).max()) for name in PANELS]
         yield Claim("Theory is gradient flow in all four panels: largest difference.", "0", (0.0, 1e-5), max(differ))
         said = "Upstream the kernel stays: its distance at the end, delta = 4."
@@ -86,7 +86,7 @@ class Figure(AbstractFigure):
         said = "The delay grows with |delta|: half-time of the kernel at delta = -4 over that at -2."
         yield Claim(said, *ABOVE_ONE, late[-4.0] / late[-2.0])
         said = "Downstream, the kernel waits as the loss falls: S from the start to half of the kernel's half-time."
-        yield Claim(said, "about 0", (0.0, 0.1), float(between[0, middle]))
+        yield Claim(said, "about 0", (0.0, 0.1), float(between[0, middle][0] if middle.any() else nan))
 
 
 def _curves(runs):
@@ -101,6 +101,6 @@ def _between(kernels: np.ndarray) -> np.ndarray:
 
 
 def _half_time(curve) -> float:
-    """The time at which a curve first is half way from its start to its end."""
+    """The time at which a curve first is half way from its start to its end; NaN for one that ends where it began."""
     values = np.abs(np.asarray(curve) - float(curve[0]))
-    return float(TIMES[int(np.argmax(values >= values[-1] / 2))])
+    return float(TIMES[int(np.argmax(values >= values[-1] / 2))]) if values[-1] > 0 else nan

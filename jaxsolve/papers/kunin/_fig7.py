@@ -1,6 +1,6 @@
 """Figure 7: one neuron that starts near the stable manifold of the saddle waits there, and may go either way."""
 
-from math import inf
+from math import inf, nan
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -90,10 +90,12 @@ class Figure(AbstractFigure):
 
 
 def _leaves(run: np.ndarray, plateau: float) -> float:
-    """The last time with a loss above half of that of the saddle."""
-    return float(TIMES[np.flatnonzero(run > plateau / 2)[-1]])
+    """The last time with a loss above half of that of the saddle; NaN if there is none."""
+    above = TIMES[run > plateau / 2]
+    return float(above[-1]) if len(above) else nan
 
 
 def _waits(run: np.ndarray, plateau: float) -> float:
     """The time that the loss spends within 5 % of that of the saddle."""
-    return float(np.sum((np.abs(run / plateau - 1) < 0.05)[1:] * np.diff(TIMES)))
+    near = np.where(np.isfinite(run), np.abs(run / plateau - 1) < 0.05, nan)
+    return float(np.sum(near[1:] * np.diff(TIMES)))

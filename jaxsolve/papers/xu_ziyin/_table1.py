@@ -129,7 +129,8 @@ def _cells(data: Data) -> list[_Cell]:
         rows[name] += 1
         fall = (1 - runs["loss"].isel(t=-1) / runs["loss"].isel(t=0)).values
         laws = [exponent(runs["kappa"], share) for share in (fall, runs["kernel_change"].isel(t=-1).values)]
-        found.append(_Cell(float((runs["result"] >= FIRST_FAILURE).isel(kappa=-1).mean()), *laws))
+        ended = runs["result"].isel(kappa=-1)
+        found.append(_Cell(float((ended >= FIRST_FAILURE).where(ended >= 0).mean()), *laws))
     return found
 
 
