@@ -155,8 +155,9 @@ from jaxsolve.observe._internal import (
     slope_at,
 )
 
-# A figure of a test's own, and processes that only note what they were asked for, are patched in.
-from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers_reproduce
+# A figure of a test's own, noise in place of images, and processes that only note what they were asked for, are patched
+# in.
+from jaxsolve.papers import _catalogue as papers_catalogue, _images as papers_images, _reproduce as papers_reproduce
 
 # Intervals, and exponents fitted to samples.
 from jaxsolve.papers._claim import Claim, exponent, mean_over
@@ -166,7 +167,7 @@ from jaxsolve.papers._errata_atanasov_deep import balanced, DEPTH, OUT, SIZE
 
 # An erratum that is made up, to see what its parts do.
 from jaxsolve.papers._erratum import Checked, compared, counted, Erratum, matrix_row, relative_error, Row, rows
-from jaxsolve.papers._figure import AbstractFigure
+from jaxsolve.papers._figure import AbstractFigure, Runs
 
 # What the claims of several figures are measured by, on curves of which the answer is known.
 from jaxsolve.papers._geiger import collapsing_power, over_seeds, power, when
@@ -194,8 +195,10 @@ from jaxsolve.sweeps._internal import citation
 from jaxsolve.sweeps.planning._differences import require_same_plan
 from jaxsolve.sweeps.planning._identity import plan_facts
 
-# A plan, without running it.
-from jaxsolve.sweeps.planning._plan import read_plan
+# A plan and the dataset that it would give, without running it.
+from jaxsolve.sweeps.planning._plan import LaneOutline, read_plan
+from jaxsolve.sweeps.running._runner import Batch as SweepBatch
+from jaxsolve.sweeps.store._memory import MemoryStore
 
 # What a closed form returns, made by hand.
 from jaxsolve.theory.kunin._piecewise_linear import Neurons
@@ -206,6 +209,7 @@ from jaxsolve.theory.linear._reduced_balanced import ReducedBalanced
 
 
 __all__ = [
+    "LaneOutline",
     "LayeredJacobian",
     "Mask",
     "accepts",
@@ -226,6 +230,7 @@ __all__ = [
     "LayerRegister",
     "MLPOnImages",
     "matrix_row",
+    "MemoryStore",
     "Model",
     "Neurons",
     "OUT",
@@ -234,9 +239,11 @@ __all__ = [
     "Row",
     "rows",
     "Rules",
+    "Runs",
     "SIZE",
     "SPACINGS",
     "Steps",
+    "SweepBatch",
     "Term",
     "Tiling",
     "both_ways",
@@ -302,6 +309,7 @@ __all__ = [
     "over_seeds",
     "pack",
     "papers_catalogue",
+    "papers_images",
     "papers_reproduce",
     "parse_config",
     "phi",
