@@ -10,13 +10,13 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from .._core import Problem
-from ..data import Dataset, Images, pca
+from ..data import Dataset, Images
 from ..dynamics import Descent
 from ..losses import CrossEntropy
 from ..nets import MLP, Scaling
 from ..observe import accuracy, test_accuracy, weight_change
 from ._figure import by_scale, Runs, Scale, Table
-from ._images import draw_of, drawn, images
+from ._images import draw_of, drawn, images, principal
 
 
 SAMPLES = by_scale(500, 5000, 50_000)
@@ -48,7 +48,7 @@ def ten_classes(scale: Scale, draws: int) -> Dataset:
 def _ten_classes(scale: Scale, key: PRNGKeyArray) -> Dataset:
     data = images(Images.CIFAR10, scale, n_train=SAMPLES[scale], n_test=TESTS[scale], key=key)
     if scale is Scale.SMALL:
-        data = data.transform(pca(COMPONENTS, standardize=False))
+        data = principal(data, COMPONENTS)
     size = jnp.sqrt(jnp.mean(jnp.sum(data.x**2, axis=1)))
     assert data.x_test is not None  # asked for above
     return Dataset(data.x / size, data.y, data.x_test / size, data.y_test, source=data.source)

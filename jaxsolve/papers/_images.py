@@ -12,12 +12,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..data import cifar10, Dataset, digits, fashion_mnist, Images, mnist, partial_whiten
+from ..data import cifar10, Dataset, digits, fashion_mnist, Images, mnist, partial_whiten, pca
 from ._figure import Scale
 
 
 READERS = {Images.MNIST: mnist, Images.FASHION_MNIST: fashion_mnist, Images.CIFAR10: cifar10}
 DIGIT_TESTS, DIGIT_PIXELS = 1000, 64  # tests, of 1797 digits
+DIGIT_RANK = 40  # components of digits: of some draws of 60, 49 pixels vary
 SHAPES = {Images.MNIST: (1, 28, 28), Images.FASHION_MNIST: (1, 28, 28), Images.CIFAR10: (3, 32, 32)}
 
 
@@ -40,6 +41,12 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
         data = digits(key=key, **request | {"n_test": min(request["n_test"], DIGIT_TESTS)})
         return data if flatten else _enlarged(data, collection)
     return data
+
+
+def principal(data: Dataset, rank: int) -> Dataset:
+    """The data in their leading principal components; of digits in place of larger images, in at most `DIGIT_RANK`."""
+    rank = min(rank, DIGIT_RANK) if data.x.shape[1] == DIGIT_PIXELS else rank
+    return data.transform(pca(rank, standardize=False))
 
 
 def drawn(count: int, draw: Callable[[PRNGKeyArray], Dataset]) -> Dataset:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core import Problem, Quantity
-from ..data import Dataset, pca
+from ..data import Dataset
 from ..kernels import regression
 from ..nets import MLP, Scaling
 from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_outputs
@@ -18,7 +18,7 @@ from ..observe._internal import rise_time as rise_time, turned_before as turned_
 from ..plot import COLORS, MARKERS
 from ._claim import Claim, Claims, mean_over
 from ._figure import Images, Panel, Scale, Table
-from ._images import draw_of, drawn, images, images_used
+from ._images import draw_of, drawn, images, images_used, principal
 
 
 LOSS, SIZE, TURN = COLORS[0], COLORS[1], COLORS[2]  # blue, orange and green, as in the paper
@@ -105,10 +105,9 @@ class ImageTask(NamedTuple):
 def _components(task: ImageTask) -> Dataset:
     """Principal components of each draw."""
     request = {"task": task.task, "n_train": task.samples, "n_test": task.tests}
-    fit = pca(task.rank, standardize=False)
 
     def draw(key: PRNGKeyArray) -> Dataset:
-        data = images(task.collection, task.scale, key=key, **request).transform(fit)
+        data = principal(images(task.collection, task.scale, key=key, **request), task.rank)
         # Inputs are centered. Of one-hot targets a linear network could then not fit the mean.
         y = data.y - jnp.mean(data.y, axis=0, keepdims=True) if task.task == "classes" else data.y
         return Dataset(data.x, y, data.x_test, data.y_test, source=data.source)

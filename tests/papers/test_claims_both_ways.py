@@ -71,6 +71,18 @@ def tables(name, monkeypatch):
         yield FIGURES[name].run(Twin(Path("nowhere"), Scale.SMALL, False))
 
 
+@pytest.mark.x64_only
+@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.images])
+def test_digits_stand_in_for_images_that_are_not_here(name, monkeypatch):
+    def absent(**_):
+        raise FileNotFoundError
+
+    for collection in papers_images.SHAPES:
+        monkeypatch.setitem(papers_images.READERS, collection, absent)
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        assert FIGURES[name].run(Twin(Path("nowhere"), Scale.SMALL, False))
+
+
 # What is made up
 
 
