@@ -181,11 +181,15 @@ from jaxsolve.papers._internal import ALL_ERRATA, document, hours, show_error, t
 # One mode of a deep network, whose closed forms the public classes sum over.
 from jaxsolve.papers._kunin_grokking import sooner_upstream
 
+# The claims of theory alone are tried with another theory.
+from jaxsolve.papers._rhee import sizes_of as sizes_of_modes
+
 # Which images a figure's task found decides whether its store is carried on.
 from jaxsolve.papers._silent import ImageTask, MLPOnImages
 
 # The simulations that errata are judged by must themselves be right.
 from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_problem, time_of_loss
+from jaxsolve.papers.schedules._phases import _best as best_schedules
 
 # Numbers as a page holds them, down to the bit.
 from jaxsolve.report._numbers import embed, pack
@@ -213,6 +217,7 @@ __all__ = [
     "LayeredJacobian",
     "Mask",
     "accepts",
+    "best_schedules",
     "check_observables",
     "citation",
     "find_loss",
@@ -330,6 +335,7 @@ __all__ = [
     "simulate_draw",
     "slope",
     "smoothed_polar",
+    "sizes_of_modes",
     "slope_at",
     "structured",
     "takes_state",

@@ -40,7 +40,7 @@ class Figure(AbstractFigure):
         seeds, flow = range(SEEDS[runs.scale]), FrozenKernel()
         both = [loss(), test_loss()]
         return {
-            "all": runs.sweep("all", _all, {"seed": [0]}, flow, TIMES),
+            "all": runs.sweep("all", _all, {"seed": np.array([0])}, flow, TIMES),
             "widths": runs.sweep("widths", _by_width, {"width": WIDTHS, "seed": seeds}, flow, TIMES),
             "samples": runs.sweep(
                 "samples", _by_samples, {"samples": SAMPLES, "seed": seeds}, flow, TIMES, observe=both
