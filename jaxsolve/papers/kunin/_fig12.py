@@ -9,7 +9,7 @@ class Figure(AbstractFigure):
     title = "Figure 12: steps to grok, and test accuracy at the end, over tau and alpha"
     ours = settings()
     size = (6.8, 2.8)
-    hours = by_scale(0.002, 0.01)  # after figure 6 (d), whose runs these are
+    hours = by_scale(0.03, 10.0)  # little after figure 6 (d), whose runs these are
     shares = "grokking"
 
     def run(self, runs: Runs) -> Data:

@@ -131,7 +131,7 @@ def _by_width(width: Array, seed: Array) -> Problem:
     deviations, weights, key = _task(seed)
     most = int(WIDTHS[-1])
     features = jax.random.normal(key, (MODES, most)) / jnp.sqrt(width)
-    features = jnp.where(jnp.arange(most)[None, :] < width, features, 0)
+    features = jnp.where(jnp.arange(float(most))[None, :] < width, features, 0)
     moments = jnp.linalg.qr(deviations[:, None] * jnp.concatenate([features, weights[:, None]], axis=1), mode="r")
     samples = moments * len(moments) ** 0.5
     return Problem(_linear(most), samples[:, :-1], samples[:, -1:])
@@ -139,6 +139,6 @@ def _by_width(width: Array, seed: Array) -> Problem:
 
 def _by_samples(samples: int, seed: Array) -> Problem:
     deviations, weights, key = _task(seed)
-    x = jax.random.normal(key, (samples, MODES)) * deviations
+    x = jax.random.normal(key, (samples, MODES)) * deviations[None, :]
     test: Any = jnp.diag(deviations) * MODES**0.5
     return Problem(_linear(MODES), x, x @ weights[:, None], test=(test, test @ weights[:, None]))
