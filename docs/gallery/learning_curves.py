@@ -36,6 +36,8 @@ for color, width in zip(js.plot.COLORS, (1.0, 4.0), strict=False):
         errors[place] = np.mean((kernel[np.ix_(test, train)] @ weights - y[test]) ** 2)
     right.errorbar(sizes, errors.mean(0), errors.std(0), fmt=".", color=color)
     right.plot(sizes, jax.vmap(error)(jnp.array(sizes)), color=color, label=f"width {width:g}")
+right.plot([], [], "k-", label="predicted")
+right.plot([], [], "k.", label="measured")
 left.set(xscale="log", yscale="log", xlabel="mode", ylabel="eigenvalue of the kernel", ylim=(1e-7, 1))
 right.set(xscale="log", ylim=(0, None), xlabel="training images", ylabel="mean squared test error")
 right.legend(frameon=False)
