@@ -1,4 +1,4 @@
-"""Observables of how far a whole network has moved, and how fast the signals in it move."""
+"""Observables of how far a whole network has moved, and of how fast its signals move."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def _size(tree: PyTree) -> Float[Array, ""]:
 
 
 def root_mean_square(values: Float[Array, "..."]) -> Float[Array, ""]:
-    """The size of a typical entry."""
+    """The root mean square of the entries."""
     return safe_sqrt(jnp.mean(values**2))
 
 
@@ -49,7 +49,7 @@ def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[
     found, begin, layers = [], 0, net.layers
     z = x
     for end in (place for place, layer in enumerate(layers) if isinstance(layer, nets.Apply)):
-        # From the last activation, itself included, up to this one: no layer runs twice.
+        # From the previous activation (inclusive) up to this one (exclusive), so that no layer runs twice.
         between = layers[begin:end]
         z = jax.vmap(lambda one, part=between: run(net, part, one))(z)
         found.append(z)
@@ -58,7 +58,7 @@ def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[
 
 
 def require_chain(net: object, name: str) -> nets.AbstractLayered:
-    """The network, if its hidden layers follow one another and see one sample at a time; else raises ValueError."""
+    """Returns the network if its hidden layers form a chain and see one sample at a time; else raises ValueError."""
     strange = (nets.Residual, StandardizeBatch)
     if not isinstance(net, nets.AbstractLayered) or any(isinstance(layer, strange) for layer in net.layers):
         raise ValueError(
@@ -72,19 +72,19 @@ def require_chain(net: object, name: str) -> nets.AbstractLayered:
 def _velocity(view: View):
     problem, units = view.problem, getattr(require_chain(view.net, "preactivation_velocity"), "units", None)
     gradient = jax.grad(problem.objective)(view.params)
-    # The velocity of gradient flow, along which one jvp gives the derivatives of all layers.
+    # The velocity of gradient flow; one jvp along it gives the derivatives of all layers.
     direction = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
     read = lambda params: preactivations(problem.network(params), problem.x)
     velocities = jax.jvp(read, (view.params,), (direction,))[1]
-    # Padding does not move, and does not count.
+    # Padding does not move and must not enter the mean.
     padding = [1.0 if units is None else v.shape[1] / units for v in velocities]
     return jnp.stack([root_mean_square(v) * share**0.5 for v, share in zip(velocities, padding, strict=True)])
 
 
 def weight_change() -> Observable:
-    """|w - w_0|/|w_0|, w all trainable numbers as one vector: weights, biases, gains (Geiger et al., appendix D).
+    """|w - w_0|/|w_0|, where w is all trainable parameters (weights, biases, gains) (Geiger et al., appendix D).
 
-    Of any network, while `weight_distances` and `weight_norms` are of each weight matrix of a dense one. Weights in
+    It covers the whole network, while `weight_distances` and `weight_norms` treat each layer separately. Weights in
     float32 resolve 1e-6.
 
     Example:
@@ -100,9 +100,9 @@ def weight_change() -> Observable:
 
 
 def parameters() -> Observable:
-    """All trainable parameters in one vector, in the order of `jax.tree.leaves`. Any network.
+    """All trainable parameters of any network as one vector, in the order of `jax.tree.leaves`.
 
-    How far two runs are apart: `distance` of what `js.compare` returns.
+    For the distance between two runs, see `distance` of the result of `js.compare`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -114,7 +114,7 @@ def parameters() -> Observable:
 
 
 def parameter_distance() -> Observable:
-    """|theta - theta_0|, the Euclidean distance of all trainable parameters from the start. Any network.
+    """|theta - theta_0|, the Euclidean distance of all trainable parameters of any network from the start.
 
     Weights in float32 resolve 1e-6 |theta_0|.
 
@@ -131,7 +131,7 @@ def parameter_distance() -> Observable:
 def output_change() -> Observable:
     """|f - f_0|: how far the outputs have moved, as a root mean square over training samples and outputs.
 
-    Of a centered problem f_0 = 0 already. gamma is part of f.
+    For a centered problem f_0 = 0. f includes gamma.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -157,11 +157,11 @@ def test_output_change() -> Observable:
 
 
 def preactivation_velocity() -> Observable:
-    """|dz_l/dt| under gradient flow, z_l being what goes into the activation of hidden layer l, shape (hidden layers,).
+    """|dz_l/dt| under gradient flow, where z_l are the preactivations of hidden layer l, shape (hidden layers,).
 
-    A root mean square over training samples, neurons and, of images, pixels: the exact derivative along
-    d theta/dt = -eta dL/d theta, whatever the dynamics of the run. Of order 1/(sqrt(h) alpha) for networks of width h
-    with `js.nets.Scaling.lazy(alpha)` (Geiger et al., eq. 12 and appendix F). Padding does not count.
+    A root mean square over training samples, neurons and, for images, pixels. The derivative is exact, along
+    d theta/dt = -eta dL/d theta, whatever the dynamics of the run. It is of order 1/(sqrt(h) alpha) for networks of
+    width h with `js.nets.Scaling.lazy(alpha)` (Geiger et al., eq. 12 and appendix F). Padding does not count.
 
     Example:
         >>> net = js.nets.MLP(
@@ -173,6 +173,6 @@ def preactivation_velocity() -> Observable:
         (3,)
 
     Raises:
-        ValueError: when used, the network is no sequence of hidden layers.
+        ValueError: when used, if the hidden layers do not form a chain.
     """
     return Observable("preactivation_velocity", _velocity, Quantity.PARAMS, ("hidden_layer",), "preactivation / time")

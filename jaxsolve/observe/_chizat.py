@@ -17,12 +17,12 @@ from ._optimizers import is_step, StaticOptimizer, step_at
 
 
 class Curvature(NamedTuple):
-    """Chizat's ratio along one direction of the parameters, by two nested jvps.
+    """Chizat's ratio along one direction in parameter space, by two nested jvps.
 
     Attributes:
-        ratio: |D^2 f[u, u]| s/(2 |D f[u]|), with the s at which the loss, falling as it does at first, would have
-            fallen by its size: to 0, if it is positive. NaN where the loss does not fall.
-        second: |D^2 f[u, u]| with u of norm 1.
+        ratio: |D^2 f[u, u]| s/(2 |D f[u]|), where s is the distance along u at which the loss, extrapolated linearly,
+            has fallen by its absolute value (to 0, if it is positive). NaN if the loss does not fall.
+        second: |D^2 f[u, u]| for u of norm 1.
     """
 
     ratio: Float[Array, ""]
@@ -31,9 +31,9 @@ class Curvature(NamedTuple):
 
 @eqx.filter_jit
 def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
-    """Chizat's ratio along an update; for MSE and u = -grad L it is the criterion of his paper.
+    """Chizat's ratio along an update; for MSE and u = -grad L it is the criterion of the paper.
 
-    The size of the update drops out: one of norm 1 stands for it, whose products neither overflow nor vanish.
+    The ratio does not depend on the size of the update, which is scaled to norm 1 against over- and underflow.
     """
     flat, shaped = ravel_pytree(update)
     along = shaped(unit(flat))
@@ -42,7 +42,7 @@ def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
     (f, first), (_, second) = jax.jvp(slope, (params,), (along,))
     loss = problem.loss.value(f, problem.y)
     falls = -jnp.sum(problem.loss.gradient(f, problem.y) * first)
-    # s of the text: the size of the loss over its slope along u, by which a straight line would have fallen so far.
+    # The s of `Curvature.ratio`: |loss| over its slope along u.
     length = jnp.where(falls > 0, jnp.abs(loss) / nonzero(falls), jnp.nan)
     one, two = norm(first), norm(second)
     return Curvature(length * two / (2 * nonzero(one)), two)
@@ -50,7 +50,7 @@ def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
 
 @dataclasses.dataclass(frozen=True)
 class _ChizatRatio:
-    # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     optimizer: StaticOptimizer
 
     def __call__(self, view: View):
@@ -60,16 +60,16 @@ class _ChizatRatio:
 
 
 def chizat_ratio(optimizer: optax.GradientTransformation) -> Observable:
-    """|D^2 f[u, u]| s/(2 |D f[u]|) along the optimizer's next step u: how far from linear learning is, to second order.
+    """|D^2 f[u, u]| s/(2 |D f[u]|) along the optimizer's next step u: how nonlinear learning is, to second order.
 
-    s is where the loss, falling as it does at first, would be 0. At the start, below 0.008, the kernel hardly moves in
-    the networks that docs/diagnose.md tells of. NaN where there is no step, it does not lower the loss, or outputs
-    have no second derivative along it. It costs two passes forward, a gradient besides.
+    s is the distance along u at which the loss, extrapolated linearly, would be 0. In the networks of docs/diagnose.md,
+    the kernel hardly moves if the ratio is below 0.008 at the start. NaN if there is no step, if it does not lower the
+    loss, or if the second derivative of the outputs along it is 0. It costs two forward passes and a gradient.
 
     Source: Chizat, Oyallon and Bach 2019, "On lazy training in differentiable programming", with u the gradient.
 
     Arguments:
-        optimizer: the optax transformation. Where it has a state, the run must show it: `js.Descent(...,
+        optimizer: the optax transformation. If it has a state, the run must provide it, as `js.Descent(...,
             keep_state=True)` and `js.Monitor` do.
 
     Example:
@@ -81,7 +81,7 @@ def chizat_ratio(optimizer: optax.GradientTransformation) -> Observable:
         True
 
     Raises:
-        TypeError: optimizer is no optax transformation.
-        ValueError: when used, if the optimizer has a state and the view does not.
+        TypeError: optimizer is not an optax transformation.
+        ValueError: when used, if the optimizer has a state and the view lacks it.
     """
     return Observable("chizat_ratio", _ChizatRatio(StaticOptimizer(optimizer)), Quantity.PARAMS)

@@ -19,13 +19,13 @@ TRIALS = 8
 
 @eqx.filter_jit
 def critical_multiple(problem: Problem, params: PyTree, update: PyTree, slope: Slope) -> Float[Array, ""]:
-    """The multiple s of an update with L(theta + s u) = L(theta), by 8 forward passes and the slope at theta.
+    """The multiple s of an update u with L(theta + s u) = L(theta), by 8 forward passes and the slope at theta.
 
-    The first trial is s = 1; s then grows or falls by 4, 16, 256, ... until the loss turns, and the bracket is halved
-    in its logarithm. For a quadratic loss and u = -eta g the multiple is 2 |g|^2/(eta g^T H g), at least 2/(eta
-    lambda_max). It is inf if not even the largest multiple tried raises the loss, 0 if the smallest one does, or if the
-    update goes uphill from where it is, which rounding would hide of small multiples. It is NaN where the slope is, and
-    where loss and slope are 0, as at a minimum or where both are too small for the dtype.
+    The first trial is s = 1. Then s grows or shrinks by factors of 4, 16, 256, ... until it brackets the root, and the
+    bracket is bisected in log s. For a quadratic loss and u = -eta g, s = 2 |g|^2/(eta g^T H g) >= 2/(eta lambda_max).
+    s is inf if even the largest multiple tried does not raise the loss. It is 0 if even the smallest one does, or if
+    the slope along the update is positive, which rounding would hide at small multiples. It is NaN if the slope is NaN,
+    or if loss and slope are 0, as at a minimum or when both round to zero.
     """
     at = lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update))
     one = jnp.ones((), problem.dtype)
@@ -36,11 +36,11 @@ def critical_multiple(problem: Problem, params: PyTree, update: PyTree, slope: S
         low, high = carry  # `low` lowers the loss, `high` raises it
         # 4, 16, 256, ... from k = 1 on; the first trial is 1.
         factor = 4.0 ** (2.0 ** (jnp.asarray(k, one.dtype) - 1))
-        # The geometric mean, root by root, as the product could overflow; used only where both sides are known.
+        # The geometric mean as a product of roots, as the product itself could overflow; used only inside a bracket.
         between = jnp.sqrt(nonzero(low)) * jnp.sqrt(jnp.where(jnp.isinf(high), 1, high))
         outside = jnp.where(low > 0, low * factor, jnp.where(jnp.isinf(high), one, high / factor))
         scale = jnp.where((low > 0) & ~jnp.isinf(high), between, outside)
-        lowers = at(scale) <= start  # NaN does not
+        lowers = at(scale) <= start  # False for NaN
         return jnp.where(lowers, scale, low), jnp.where(lowers, high, scale)
 
     low, high = jax.lax.fori_loop(0, TRIALS, trial, (0 * one, jnp.inf * one))
@@ -52,7 +52,7 @@ def critical_multiple(problem: Problem, params: PyTree, update: PyTree, slope: S
 
 @dataclasses.dataclass(frozen=True)
 class _CriticalRate:
-    # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     optimizer: StaticOptimizer
 
     def __call__(self, view: View):
@@ -61,16 +61,16 @@ class _CriticalRate:
 
 
 def critical_rate(optimizer: optax.GradientTransformation) -> Observable:
-    """The multiple of the optimizer's next step at which the loss would be what it is now: below 1 the step raises it.
+    """The multiple of the optimizer's next step that leaves the loss unchanged: below 1 the step raises the loss.
 
-    The critical rate in units of the rate, of any optimizer, by nine passes through the network; known to a factor of
-    1.1 where it lies between 1/4 and 4, of 1.6 farther off. inf if no multiple that was tried raises the loss, 0 if the
-    step goes uphill. NaN where there is no step, or loss and slope are 0.
+    This is the critical rate in units of the rate, for any optimizer, from nine passes through the network. It is
+    accurate to a factor of 1.1 between 1/4 and 4, and of 1.6 farther off. inf if no multiple tried raises the loss; 0
+    if the step goes uphill. NaN if there is no step, or if loss and slope are 0.
 
     Source: Kalra and Barkeshli 2024, arXiv:2406.09405, who call it the critical learning rate.
 
     Arguments:
-        optimizer: the optax transformation. Where it has a state, the run must show it: `js.Descent(...,
+        optimizer: the optax transformation. If it has a state, the run must provide it, as `js.Descent(...,
             keep_state=True)` and `js.Monitor` do.
 
     Example:
@@ -82,7 +82,7 @@ def critical_rate(optimizer: optax.GradientTransformation) -> Observable:
         True
 
     Raises:
-        TypeError: optimizer is no optax transformation.
-        ValueError: when used, if the optimizer has a state and the view does not.
+        TypeError: optimizer is not an optax transformation.
+        ValueError: when used, if the optimizer has a state and the view lacks it.
     """
     return Observable("critical_rate", _CriticalRate(StaticOptimizer(optimizer)), Quantity.PARAMS)

@@ -1,4 +1,4 @@
-"""The share of units that do nothing."""
+"""The share of dormant units."""
 
 import dataclasses
 
@@ -12,13 +12,13 @@ from ._observable import Observable
 
 
 def _read(program: TappedProgram) -> list[Product]:
-    """The layers that read units of the network, each set of units once."""
+    """The layers that read hidden units, one layer for each set of units."""
     inner = {item.data: item for item in reversed(program.products) if not item.given}
     return sorted(inner.values(), key=lambda item: item.data)
 
 
 def _activity(item: Product, data: Array) -> Float[Array, " units"]:
-    """|h| of every unit, as a mean over samples and places."""
+    """The mean of |h| over samples and positions, for every unit."""
     if item.step.name == "dot_general":
         contracted = item.step.params["dimension_numbers"][0]
         units = contracted[item.step.inputs.index(item.data)]
@@ -30,7 +30,7 @@ def _activity(item: Product, data: Array) -> Float[Array, " units"]:
 
 @dataclasses.dataclass(frozen=True)
 class _Dormant:
-    # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     threshold: float
 
     def __call__(self, view: View):
@@ -47,10 +47,10 @@ def _names(problem: Problem) -> tuple[str, ...]:
 
 
 def dormant_units(*, threshold: float = 0.025) -> Observable:
-    """The share of units whose mean size is at most `threshold` times that of their layer, shape (hidden layers,).
+    """The share of units whose mean |h| is at most `threshold` times their layer's mean, shape (hidden layers,).
 
-    Units are what a layer with parameters reads: channels of a convolution, entries of a vector else; the network's
-    inputs do not count. A layer is named by the parameters that read it.
+    Units are the entries that a layer with parameters reads, or the channels if it is a convolution. The network's
+    inputs do not count. A hidden layer is named after the parameters that read it.
 
     Source: Sokar et al. 2023, arXiv:2302.12902, definition 3.1, with their threshold.
 

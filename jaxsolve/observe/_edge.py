@@ -1,4 +1,4 @@
-"""Averages over an oscillation at the edge of stability, as `CentralFlow` and `RodFlow` know it."""
+"""Averages over the oscillation at the edge of stability, which `CentralFlow`, `EdgeFlow` and `RodFlow` model."""
 
 import jax
 import jax.numpy as jnp
@@ -38,10 +38,10 @@ def _edge_eigenvalues(view: View) -> Array:
 
 
 def averaged_loss() -> Observable:
-    """The loss averaged over the oscillation: L + <H, Sigma>/2 for `CentralFlow`, for others the mean at both ends.
+    """The loss averaged over the oscillation: L + <H, Sigma>/2 for `CentralFlow`, else the mean over both ends.
 
-    To be compared with a running average of the loss of descent. Of dynamics that do not know their oscillation it is
-    the loss.
+    Compare it with a running average of the loss of gradient descent. For dynamics that do not model their oscillation,
+    it is the loss.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -56,7 +56,7 @@ def averaged_loss() -> Observable:
 
 
 def averaged_squared_gradient() -> Observable:
-    """|dL/dtheta|^2 averaged over the oscillation, |grad L|^2 + tr(H Sigma H); that of the point for other dynamics.
+    """|dL/dtheta|^2 averaged over the oscillation, |grad L|^2 + tr(H Sigma H); |grad L|^2 for other dynamics.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -73,9 +73,9 @@ def averaged_squared_gradient() -> Observable:
 def oscillation() -> Observable:
     """The variances of the oscillation along its principal axes, descending: the eigenvalues of Sigma.
 
-    Shape (max_unstable,), at most the number of parameters, for `CentralFlow`, (1,) for `RodFlow` and `EdgeFlow`;
-    their sum is tr Sigma. With one eigenvalue at the edge the axis is its eigenvector. Descent oscillates about the
-    flow with these variances.
+    Shape (max_unstable,), at most the number of parameters, for `CentralFlow`, and (1,) for `RodFlow` and `EdgeFlow`.
+    The variances sum to tr Sigma. If one eigenvalue is at the edge, the axis is its eigenvector. Gradient descent
+    oscillates about the flow with these variances.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -87,16 +87,16 @@ def oscillation() -> Observable:
         [0.]
 
     Raises:
-        ValueError: when used, if the dynamics does not know it.
+        ValueError: when used, if the dynamics does not provide it.
     """
     return Observable("oscillation", _oscillation, dims=("axis",), unit="weight^2")
 
 
 def edge_eigenvalues() -> Observable:
-    """The largest eigenvalues of the preconditioned Hessian over that of the edge, descending: 1 is at the edge.
+    """The largest eigenvalues of the preconditioned Hessian in units of the edge of stability, descending.
 
-    Of `CentralFlow` and `EdgeFlow`, in the shape of `oscillation`. For gradient descent they are `stability(optimizer)`
-    and those that come next. From the second on those below 0.8 are NaN: they are not followed.
+    Known to `CentralFlow` and `EdgeFlow`, with the shape of `oscillation`; 1 is at the edge. For gradient descent, the
+    first is `stability(optimizer)`. From the second on, values below 0.8 are NaN because they are not tracked.
 
     Example:
         >>> import optax
@@ -111,6 +111,6 @@ def edge_eigenvalues() -> Observable:
         True
 
     Raises:
-        ValueError: when used, if the dynamics does not know it.
+        ValueError: when used, if the dynamics does not provide it.
     """
     return Observable("edge_eigenvalues", _edge_eigenvalues, dims=("eigenvalue",))

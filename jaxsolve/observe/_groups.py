@@ -1,4 +1,4 @@
-"""Parameters in groups: the layers of any network, by where its arrays stand in it."""
+"""Groups of parameters of any network, such as layers, by the position of the arrays in its tree."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ class Groups(NamedTuple):
 
     Attributes:
         names: such as `layers[0]`.
-        of_leaf: the index of the group of every parameter, in the order of the tree's leaves.
+        of_leaf: the group index of every parameter array, in the order of the tree's leaves.
     """
 
     names: tuple[str, ...]
@@ -26,9 +26,9 @@ class Groups(NamedTuple):
 
 
 def find_groups(params: PyTree) -> Groups:
-    """Groups the parameters by the module that holds them, by larger modules if there are many."""
+    """Groups the parameters by the module that holds them, or by larger modules if there are many."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    # The array of a module (.weight) goes by the module; one in a list goes by its place.
+    # An array that is a module's field (.weight) is named after the module; one in a list, by its index.
     ends = [path if isinstance(path[-1], jax.tree_util.SequenceKey) else path[:-1] for path in paths]
     depth = max(1, *map(len, ends))
     named = [_name(end, path) for end, path in zip(ends, paths, strict=True)]
@@ -45,7 +45,7 @@ def _name(end: tuple[Any, ...], path: tuple[Any, ...]) -> str:
 
 @eqx.filter_jit
 def relative_sizes(change: PyTree, start: PyTree, groups: Groups) -> Float[Array, " groups"]:
-    """|change|/|start| of every group; inf for one that starts at 0 and moves."""
+    """|change|/|start| for every group; inf for a group that starts at 0 and moves."""
 
     def size(tree: PyTree, index: int) -> Float[Array, ""]:
         leaves = [leaf for leaf, of in zip(jax.tree.leaves(tree), groups.of_leaf, strict=True) if of == index]

@@ -1,4 +1,4 @@
-"""Kernels of the hidden layers of a run: what a linear read-out of their signals can learn."""
+"""Kernels of hidden layers, for linear probes of their signals."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from ._test_kernel import require_test_set, test_inputs
 
 @dataclasses.dataclass(frozen=True)
 class _ReadHidden:
-    # A class, not a closure: equal for equal layers, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     layer: int
     test: bool
 
@@ -26,7 +26,7 @@ class _ReadHidden:
         matrices = [place for place, one in enumerate(net.layers) if isinstance(one, Dense | Conv)]
         if self.layer >= len(matrices):
             raise ValueError(f"layer must be one of the hidden ones, 1 to {len(matrices) - 1}, got {self.layer}")
-        # Up to the matrix that reads this hidden layer, so with its activation.
+        # All layers before the matrix that reads this hidden layer, so its activation is included.
         below = net.layers[: matrices[self.layer]]
         signals = lambda x: jax.vmap(lambda one: run(net, below, one).ravel())(x)
         columns = signals(view.problem.x)
@@ -42,13 +42,13 @@ def _check(layer: object) -> int:
 
 
 def hidden_kernel(layer: int) -> Observable:
-    """z_i . z_j, z the signals behind `layer` weight arrays and their activation: the Gram matrix of the layer, (n, n).
+    """The Gram matrix z_i . z_j of a hidden layer, z being the signals after its activation, shape (n, n).
 
-    `js.kernels.regression` with it is a linear probe of the layer. For deep linear networks after training it is what
-    `js.theory.BalancedModes.hidden_kernel` says (Atanasov et al., eqs. 43 and 54).
+    `js.kernels.regression` with it is a linear probe of the layer. For trained deep linear networks,
+    `js.theory.BalancedModes.hidden_kernel` predicts it (Atanasov et al., eqs. 43 and 54).
 
     Arguments:
-        layer: weight arrays below, from 1.
+        layer: the number of weight arrays below, from 1.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -58,9 +58,9 @@ def hidden_kernel(layer: int) -> Observable:
         ('t', 'sample', 'sample_2')
 
     Raises:
-        TypeError: layer is no integer.
-        ValueError: layer is less than 1; when used, the network has no such hidden layer, or its layers do not follow
-            one another.
+        TypeError: layer is not an integer.
+        ValueError: layer is less than 1; when used, if the network has no such hidden layer, or its layers do not form
+            a chain.
     """
     dims = ("sample", "sample_2")
     name = f"hidden_kernel_{_check(layer)}"
@@ -68,7 +68,7 @@ def hidden_kernel(layer: int) -> Observable:
 
 
 def hidden_cross_kernel(layer: int) -> Observable:
-    """The same between test and training points, shape (m, n), with which the probe predicts.
+    """`hidden_kernel` between test and training points, shape (m, n), from which the probe predicts.
 
     Example:
         >>> net = js.nets.MLP(
@@ -83,7 +83,7 @@ def hidden_cross_kernel(layer: int) -> Observable:
         (3, 1)
 
     Raises:
-        TypeError, ValueError: as for `hidden_kernel`, and when used, the problem has no test set.
+        TypeError, ValueError: as for `hidden_kernel`; also when used, if the problem has no test set.
     """
     dims = ("test_sample", "sample")
     name = f"hidden_cross_kernel_{_check(layer)}"

@@ -1,4 +1,4 @@
-"""The inside of a network, in one compiled program: the weights by which layers meet, and which units are on."""
+"""The inside of a network, in one compiled program: the weights of paired layers, and the activation patterns."""
 
 from typing import NamedTuple
 
@@ -12,16 +12,16 @@ from ._patterns import Patterns, patterns
 from ._units import kinked_units
 
 
-MOST_PAIRS = 64  # along a residual stream they grow as the square of its depth, and with them the products
+MOST_PAIRS = 64  # the pairs, and so the products, grow as the square of the depth of a residual stream
 
 
 class Insides(NamedTuple):
     """The inside of a network.
 
     Attributes:
-        pairs: layers of which one reads what the other writes; none where there are more than `MOST_PAIRS`.
-        weights: theirs, by the slots that the pairs have.
-        patterns: of units with kinks; None if there are none.
+        pairs: pairs of layers in which one reads the output of the other; empty if there are more than `MOST_PAIRS`.
+        weights: the weights of the pairs, by slot.
+        patterns: the activation patterns of units with kinks; None if there are no such units.
     """
 
     pairs: list[LayerPair]
@@ -31,7 +31,7 @@ class Insides(NamedTuple):
 
 @eqx.filter_jit
 def insides(problem: Problem, params: PyTree) -> Insides:
-    """The inside of a network at these parameters; nothing of one without layers."""
+    """The inside of a network at these parameters; empty for a network without layers."""
     try:
         program = layers_of(problem)
     except ValueError:

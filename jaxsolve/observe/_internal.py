@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Names that other modules of the library import and users do not."""
 
 from ._changes import root_mean_square as root_mean_square
 from ._chizat import curvature as curvature

@@ -1,4 +1,4 @@
-"""Observables of the neural tangent kernel on the training set, eta-weighted: the one that drives f."""
+"""Observables of the eta-weighted neural tangent kernel on the training set, which drives f."""
 
 from .. import kernels
 from .._core import Quantity, View
@@ -50,7 +50,7 @@ def kernel() -> Observable:
 
 
 def kernel_norm() -> Observable:
-    """|K| (Frobenius), over samples and outputs.
+    """The Frobenius norm |K| over samples and outputs.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -103,7 +103,7 @@ def kernel_alignment() -> Observable:
 
 
 def kernel_centered_distance() -> Observable:
-    """1 - CKA of the kernel and that of the start: how far the kernel of mean-free features has turned.
+    """1 - CKA of the kernel and the initial kernel: how far the kernel of mean-free features has turned.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

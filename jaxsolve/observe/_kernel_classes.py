@@ -1,6 +1,6 @@
 """Observables of the eta-weighted kernel by class.
 
-The class of a sample is the largest column of its target; of one column, its sign (0 counts as negative).
+The class of a sample is the largest column of its target, or the sign of a single column (0 counts as negative).
 """
 
 import jax.numpy as jnp
@@ -48,9 +48,9 @@ _UNIT = "output^2 / (loss time)"
 
 
 def kernel_by_class() -> Observable:
-    """The mean of the kernel between the samples of two classes, averaged over outputs (`js.kernels.class_kernel`).
+    """The mean kernel between the samples of two classes, averaged over outputs (`js.kernels.class_kernel`).
 
-    Shape (classes, classes). A class without a sample raises ValueError; in traces, as in a sweep, it has NaN.
+    Shape (classes, classes). A class without a sample raises ValueError; under a trace, as in a sweep, it gives NaN.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -65,7 +65,7 @@ def kernel_by_class() -> Observable:
 
 
 def kernel_within_class() -> Observable:
-    """The mean of the kernel over pairs of distinct samples of each class (`js.kernels.class_means`), shape (classes,).
+    """The mean kernel over pairs of distinct samples of each class (`js.kernels.class_means`), shape (classes,).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -78,7 +78,7 @@ def kernel_within_class() -> Observable:
 
 
 def kernel_between_classes() -> Observable:
-    """The mean of the kernel over pairs of samples of two classes, shape (classes, classes); NaN on the diagonal.
+    """The mean kernel over pairs of samples of two classes, shape (classes, classes); NaN on the diagonal.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

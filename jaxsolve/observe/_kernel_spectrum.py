@@ -1,4 +1,4 @@
-"""Observables of the spectrum of the eta-weighted kernel on the training set, and of the target in it."""
+"""Observables of the spectrum of the eta-weighted kernel on the training set, and of the target on its modes."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def _entropy(view: View):
     return kernels.entropy(view.kernel)
 
 
-MANY = 10  # eigenvalues, where nothing is said
+MANY = 10  # eigenvalues, by default
 
 
 def _first(values: Float[Array, " size"], top: int | None) -> Float[Array, " top"]:
@@ -37,7 +37,7 @@ def _first(values: Float[Array, " size"], top: int | None) -> Float[Array, " top
 
 @dataclasses.dataclass(frozen=True)
 class _ReadSpectrum:
-    # A class, not a closure: equal for equal counts, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     top: int | None
 
     def __call__(self, view: View):
@@ -53,7 +53,7 @@ class _ReadTargetPower:
 
 
 def kernel_trace() -> Observable:
-    """tr K, over samples and outputs.
+    """The trace tr K over samples and outputs.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -66,7 +66,7 @@ def kernel_trace() -> Observable:
 
 
 def kernel_effective_rank() -> Observable:
-    """exp of the entropy of the kernel's normalized spectrum: how many directions it has (`js.kernels.effective_rank`).
+    """The exponential of `kernel_entropy`: how many directions the kernel has (`js.kernels.effective_rank`).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -79,7 +79,7 @@ def kernel_effective_rank() -> Observable:
 
 
 def kernel_participation_ratio() -> Observable:
-    """(tr K)^2/|K|^2: how many directions carry the kernel, ruled by its large eigenvalues.
+    """(tr K)^2/|K|^2: how many directions carry the kernel, dominated by its large eigenvalues.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of an operator known by products, in a program that compiles fast."""
+"""The largest eigenvalue of an operator from its products with vectors, in a program that compiles fast."""
 
 from collections.abc import Callable
 
@@ -10,28 +10,27 @@ from jaxtyping import Array, Float, PyTree
 from .._numerics import nonzero, norm, scaled, unit
 
 
-# Products between two looks at the estimate, and the most. Kernels and Hessians of nine networks came to the same
-# digits by looks every 4 products as by looks every 10, with 8 to 20 of them in place of 20 to 30.
+# Products between two convergence checks, and the maximum. For kernels and Hessians of nine networks, a check every 4
+# products gave the same digits as one every 10, with 8 to 20 products instead of 20 to 30.
 BLOCK, MOST = 4, 200
-# By so many bits an eigenvalue is narrowed down at once.
+# Each round of bisection gains this many bits of the eigenvalue.
 PLACES_BITS = 6
 
 
 def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: int = MOST) -> Float[Array, ""]:
-    """The algebraically largest eigenvalue of a symmetric operator, from below, by Lanczos; it has no reverse mode.
+    """The algebraically largest eigenvalue of a symmetric operator, from below, by Lanczos; without reverse mode.
 
-    It ends once four more products change it by less than eps^(3/4) of it, or after `most`. NaN where products are.
-
-    `js.kernels.top_eigenpairs` knows eigenvectors and derivatives, too, but takes 4 products where this takes one, and
-    three times as long to compile.
+    It stops once four more products change the value by less than a share eps^(3/4), or after `most` products. NaN if
+    the products are NaN. `js.kernels.top_eigenpairs` also gives eigenvectors and derivatives, but needs four times as
+    many products and takes three times as long to compile.
 
     Arguments:
         product: the operator.
-        like: a pytree of the shapes that it acts on.
-        most: products.
+        like: a pytree with the shapes that it acts on.
+        most: the maximum number of products.
     """
     zero, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, like))
-    start = jax.random.normal(jax.random.key(0), zero.shape, zero.dtype)  # fixed, so that results repeat
+    start = jax.random.normal(jax.random.key(0), zero.shape, zero.dtype)  # fixed, so that results are repeatable
     rows, length = min(most, zero.size), min(most, BLOCK)
     tolerance = float(jnp.finfo(zero.dtype).eps) ** 0.75
 
@@ -42,8 +41,8 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: 
         alpha = jnp.sum(now * moved)
         rest = moved - alpha * now
         size = norm(rest)
-        # An exhausted space has rounding left over: it must not start a copy of the spectrum.
-        alive = ~(size <= 10 * jnp.finfo(zero.dtype).eps * jnp.abs(alpha))  # NaN lives on, and is seen
+        # In an exhausted Krylov space only rounding is left, which must not start a copy of the spectrum.
+        alive = ~(size <= 10 * jnp.finfo(zero.dtype).eps * jnp.abs(alpha))  # NaN stays alive, to be seen
         size = jnp.where(alive, size, 0)
         put = lambda array, value: array.at[k].set(value, mode="drop")  # the last block may go beyond the last row
         tridiagonal = put(alphas, alpha), put(betas, size), put(inside, jnp.any(now != 0))
@@ -51,7 +50,7 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: 
 
     def ritz(alphas, betas, inside):
         # On the Krylov space the operator is tridiagonal; its largest Ritz value is at most the largest eigenvalue.
-        # Rows that are not there would be 0, which may be above all eigenvalues; the first alpha, a mean, is not.
+        # Unused rows would be 0, which may exceed all eigenvalues; the first alpha, a Rayleigh quotient, cannot.
         off = jnp.where(inside[1:], betas[:-1], 0)
         return _largest_of_tridiagonal(jnp.where(inside, alphas, alphas[0]), off)
 
@@ -72,11 +71,11 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: 
 
 
 def _largest_of_tridiagonal(diagonal: Float[Array, " rows"], off: Float[Array, " less"]) -> Float[Array, ""]:
-    """The largest eigenvalue of a symmetric tridiagonal matrix, by Sturm's sequence.
+    """The largest eigenvalue of a symmetric tridiagonal matrix, by bisection with Sturm sequences.
 
-    LAPACK's `eigvalsh` of the whole matrix took longer than the products that it is made of.
+    LAPACK's `eigvalsh` of the full matrix took longer than the products with the operator.
     """
-    # Squares are taken of it.
+    # Scaled, because its entries are squared.
     both, size = scaled(jnp.concatenate([diagonal, off]))
     diagonal, off = jnp.split(both, [diagonal.size])
     sides = jnp.pad(jnp.abs(off), 1)
@@ -90,11 +89,11 @@ def _largest_of_tridiagonal(diagonal: Float[Array, " rows"], off: Float[Array, "
 
         def pivot(last, row):
             entry, squared = row
-            # A pivot of 0 passes for a negative one, behind which the next is as large as it can be.
+            # A pivot of 0 counts as a tiny negative one, which makes the next one as large as possible.
             pivot = entry - shifts - jnp.where(squared == 0, 0, squared / jnp.where(last == 0, -tiny, last))
             return pivot, pivot <= 0
 
-        # A shift is above all eigenvalues if all pivots are negative.
+        # A shift is above all eigenvalues if and only if all pivots are negative.
         above = jnp.all(jax.lax.scan(pivot, jnp.ones_like(shifts), rows)[1], axis=0)
         place = jnp.clip(jnp.argmax(above), 1, shifts.size - 1)
         return shifts[place - 1], shifts[place]

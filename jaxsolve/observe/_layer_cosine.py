@@ -1,4 +1,4 @@
-"""The cosine between a layer and one direction, which tells how far the layer has turned to it."""
+"""The cosine between a layer and the task: how far the layer has turned to it."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ from ._observable import Observable
 
 @dataclasses.dataclass(frozen=True)
 class _ReadCosine:
-    # A class, not a closure: equal for equal layers, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     layer: int
 
     def __call__(self, view: View):
         weights = view.params.weights
-        # It depends on no size, and fourth powers of small weights would vanish.
+        # The cosine is scale-free; without scaling, fourth powers of small weights would round to zero.
         w, directions = scaled(weights[self.layer])[0], _rows(view, self.layer)
         size = norm(directions @ directions.T) * norm(w @ w.T)
         # <W^T W, B^T B> = |W B^T|^2 and |W^T W| = |W W^T|, so that no matrix of inputs by inputs is formed.
@@ -28,9 +28,9 @@ class _ReadCosine:
 
 
 def _rows(view: View, layer: int) -> Float[Array, "out in"]:
-    """The direction of the least linear map to the targets, pulled back to the input of a layer."""
+    """The direction of the least-norm linear map to the targets, pulled back through the layers to a layer's input."""
     task = scaled(least_map(view.problem))[0]
-    # Only the direction counts, and products of many small weights would vanish.
+    # Only the direction counts; products of many small weights would round to zero.
     for w in view.params.weights[:layer]:
         task = scaled(task @ scaled(w)[0].T)[0]
     return task
@@ -55,21 +55,21 @@ class _HasLayer:
 
 
 def least_map(problem: Problem) -> Float[Array, "out in"]:
-    """The linear map of least norm that fits the targets best: B with y = B x, shape (c, d).
+    """The least-norm linear map B that best fits y = B x, shape (c, d).
 
-    For one output its direction is the beta of Atanasov et al., the target's part in the span of the inputs.
+    For one output, its direction is the beta of Atanasov et al.: the part of the target in the span of the inputs.
     """
     return jnp.linalg.lstsq(problem.x, problem.y)[0].T
 
 
 def layer_cosine(layer: int = 0) -> Observable:
-    """<W^T W, B^T B>/(|W^T W||B^T B|) of one layer with the task: 1 where it sees nothing but what the targets need.
+    """<W^T W, B^T B>/(|W^T W||B^T B|) for one layer and the task B: 1 if the layer reads only what the targets need.
 
-    B is `least_map(problem)`; for one output it is beta^T, and this is the cosine of W^T W with beta beta^T (Atanasov
-    et al., figure 4). For a layer above the first B is pulled back through the layers below.
+    B is the least-norm linear map to the targets. For one output it is beta^T, and this is the cosine of W^T W and beta
+    beta^T (Atanasov et al., figure 4). For a layer above the first, B is pulled back through the layers below.
 
     Arguments:
-        layer: counted from the input, from 0.
+        layer: index of the layer, counted from the input, from 0.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(
@@ -81,8 +81,8 @@ def layer_cosine(layer: int = 0) -> Observable:
         True 1.0
 
     Raises:
-        TypeError: layer is no integer.
-        ValueError: layer is negative; when used, the network is not dense, or has no such layer.
+        TypeError: layer is not an integer.
+        ValueError: layer is negative; when used, if the network is not dense or has no such layer.
     """
     if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
         raise TypeError(f"layer must be an integer >= 0, got {describe(layer)}")

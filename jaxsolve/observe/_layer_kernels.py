@@ -1,4 +1,4 @@
-"""Kernels and preactivations of hidden layers: of order 1 at any width, and known in the limit of infinite width."""
+"""Kernels and preactivations of hidden layers: of order 1 at any width, with a limit at infinite width."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def _before(net: nets.AbstractDense, layer: int) -> int:
 
 def _preactivations(net: nets.AbstractDense, layer: int) -> int:
     """The number of layers before the activation of a hidden layer."""
-    # Between preactivations and matrix stands the activation, in padded networks with a mask behind it.
+    # The activation, followed by a mask in padded networks, lies between the preactivations and the matrix.
     return _before(net, layer) - 1 - (net.units is not None)
 
 
@@ -39,7 +39,7 @@ def _width(net: nets.AbstractDense) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class _ReadFeatures:
-    # A class, not a closure: equal for equal layers, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     layer: int
 
     def __call__(self, view: View) -> Float[Array, "n n"]:
@@ -62,7 +62,7 @@ class _ReadGradients:
             return known
         net = _dense(view.net, self.layer)
         cut = _preactivations(net, self.layer)
-        # `run` leaves out gamma, which is part of f.
+        # f includes gamma, which `run` leaves out.
         above = jax.jacrev(lambda h: net.scaling.gamma * run(net, net.layers[cut:], h))
         below = jax.vmap(lambda x: run(net, net.layers[:cut], x))(view.problem.x)
         gradients = jax.vmap(above)(below)
@@ -81,14 +81,14 @@ class _ReadQuantiles:
         cut = _preactivations(net, self.layer)
         h = jax.vmap(lambda x: run(net, net.layers[:cut], x))(view.problem.x)
         shown = jnp.arange(h.shape[1])[None, :] < (h.shape[1] if net.units is None else net.units)
-        # Padding is left out as NaN. What is NaN by itself would be left out, too, and is put back below.
+        # NaN marks padding, which nanquantile skips. It would also skip genuine NaN, which is restored below.
         found = jnp.nanquantile(jnp.where(shown, h, jnp.nan), jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T
-        lost = jnp.any(jnp.isnan(h) & shown, axis=1, keepdims=True)  # of a network that has diverged
+        lost = jnp.any(jnp.isnan(h) & shown, axis=1, keepdims=True)  # the network has diverged
         return jnp.where(lost, jnp.nan, found)
 
 
 def preactivation_quantiles(layer: int) -> Observable:
-    """The distribution of preactivations h_m over the neurons of a hidden layer: percentiles 1 to 99, shape (n, 99).
+    """Percentiles 1 to 99 of the preactivations h_m over the neurons of a hidden layer, shape (n, 99).
 
     Arguments and errors: as for `feature_kernel`.
 
@@ -109,10 +109,10 @@ def preactivation_quantiles(layer: int) -> Observable:
 
 
 def feature_kernel(layer: int) -> Observable:
-    """Phi_mn = z_m . z_n / N, z the activations of a hidden layer of width N: shape (n, n).
+    """Phi_mn = z_m . z_n / N, where z are the activations of a hidden layer of width N, shape (n, n).
 
     Arguments:
-        layer: which hidden layer, from 1.
+        layer: index of the hidden layer, from 1.
 
     Example:
         >>> net = js.nets.MLP(
@@ -125,7 +125,7 @@ def feature_kernel(layer: int) -> Observable:
         ('t', 'sample', 'sample_2')
 
     Raises:
-        TypeError, ValueError: layer is no integer >= 1; when used, the network is not dense or has no such layer.
+        TypeError, ValueError: layer is not an integer >= 1; when used, if the network is not dense or lacks the layer.
 
     Reference:
         Bordelon & Pehlevan, 2022 (arXiv 2205.09653).
@@ -136,7 +136,7 @@ def feature_kernel(layer: int) -> Observable:
 
 
 def gradient_kernel(layer: int) -> Observable:
-    """G = N df_a/dh_m . df_b/dh_n, h the preactivations of a hidden layer of width N: shape (n, c, n, c).
+    """G = N df_a/dh_m . df_b/dh_n, where h are the preactivations of a hidden layer of width N, shape (n, c, n, c).
 
     Arguments, errors and reference: as for `feature_kernel`.
 

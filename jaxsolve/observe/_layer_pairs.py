@@ -1,4 +1,4 @@
-"""Pairs of layers that follow one another in any network, and the matrices by which they meet."""
+"""Pairs of consecutive layers of any network, and their weights as matrices over the shared units."""
 
 from math import prod
 from typing import Any, NamedTuple
@@ -8,20 +8,20 @@ from ._layers import Product, TappedProgram
 
 
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
-# A result of these does not have its units where they were, even if it has the shape of what they read.
+# These operations move or mix units, even if the result has the shape of the input.
 _MIXING = ("dot_general", "conv_general_dilated", "gather", "rev", "sort", "fft", "scan", "while", "cond")
 
 
 class LayerPair(NamedTuple):
-    """A layer, and one that reads its units with no other layer in between.
+    """A layer, and a layer that reads its units with no other layer in between.
 
     Attributes:
         name: such as `layers[0] to layers[1]`.
-        below, above: the slots of the weights of both.
-        written, read: the axes of the units in these.
-        units: how many; of a convolution they are its channels.
-        inner: how many entries of what is read one unit takes before the next begins: pixels, where images became
-            vectors channel after channel, else 1.
+        below, above: the slots of the weights of the two layers.
+        written, read: the axes of the units in these weights.
+        units: the number of units; the units of a convolution are its channels.
+        inner: the number of consecutive entries that a unit takes up in the data read: the number of pixels if images
+            were flattened channel by channel, else 1.
     """
 
     name: str
@@ -33,9 +33,9 @@ class LayerPair(NamedTuple):
     inner: int
 
     def matrices(self, held: dict[int, Any]) -> tuple[Any, Any]:
-        """The weights of both layers, from the values of the program: what writes a unit, and what reads it.
+        """The weights that write the units and the weights that read them, from the values of the program.
 
-        Arrays of NumPy or JAX, of shapes (units, in) and (out, units).
+        NumPy or JAX arrays of shapes (units, in) and (out, units).
         """
         written, read = (
             _by_units(held[slot], axes) for slot, axes in ((self.below, self.written), (self.above, self.read))
@@ -45,11 +45,11 @@ class LayerPair(NamedTuple):
 
 
 def squared_product(below: Any, above: Any) -> Any:
-    """|A B|^2 of what reads units, A (out, units), and what writes them, B (units, in): arrays of NumPy or JAX."""
+    """|A B|^2 for weights A (out, units) that read units and B (units, in) that write them, in NumPy or JAX."""
     (units, inputs), outputs = below.shape, len(above)
     if inputs * outputs <= units * (inputs + outputs):
         return ((above @ below) ** 2).sum()
-    # <A^T A, B B^T>: matrices of units by units, where that is less work, as in front of many classes.
+    # <A^T A, B B^T>: matrices of units by units, if that is less work, as for the last layer with many classes.
     return ((above.T @ above) * (below @ below.T)).sum().clip(min=0)
 
 
@@ -62,8 +62,8 @@ class _Ends(NamedTuple):
     """The axes of a layer's units.
 
     Attributes:
-        written, output: of those that it writes, in its weights and in its output.
-        read, data: of those that it reads, in its weights and in its data; none of a layer that reads them in groups.
+        written, output: axes of the units that it writes, in its weights and in its output.
+        read, data: axes of the units that it reads, in its weights and in its data; empty if it reads them in groups.
     """
 
     written: tuple[int, ...]
@@ -73,9 +73,9 @@ class _Ends(NamedTuple):
 
 
 def layer_pairs(program: TappedProgram) -> list[LayerPair]:
-    """All pairs of layers of which one reads what the other has written, by way of no third.
+    """All pairs of layers in which one reads the output of the other, with no third layer in between.
 
-    Left out are those whose units cannot be told apart any more where they are read.
+    Pairs whose units can no longer be told apart at the reading layer are left out.
     """
     shapes, layers = program.steps.shapes, [(item, _ends(program, item)) for item in program.products]
     found = []
@@ -108,16 +108,16 @@ def _ends(program: TappedProgram, item: Product) -> _Ends:
     if batched[side] or list(data) != list(range(data[0], data[0] + len(data))):
         return _Ends((), (), (), ())
     free = tuple(axis for axis in range(len(shapes[item.weights].shape)) if axis not in read)
-    first = len(shapes[item.step.outputs[0]].shape) - len(free) if side else 0  # the second factor's come last
+    first = len(shapes[item.step.outputs[0]].shape) - len(free) if side else 0  # the second factor's axes are last
     return _Ends(free, tuple(range(first, first + len(free))), tuple(read), tuple(data))
 
 
-# A unit's place in a value is one number, its stride: entry i, in the order of memory, is of the unit number
-# (i // stride) % units. That other shapes leave as it is.
+# One number, the stride, locates the units in a value: entry i, in row-major order, belongs to unit
+# (i // stride) % units. Reshaping leaves the stride unchanged.
 
 
 def _strides(program: TappedProgram, slot: int, stride: int, units: int) -> dict[int, int]:
-    """The stride of one layer's units in all that is made of its output, where they can be told apart."""
+    """The stride of one layer's units in every value computed from its output in which they can be told apart."""
     found = {slot: stride}
     for step in program.steps.steps:
         strides = {_after(program, step, slot, found[slot], units) for slot in step.inputs if slot in found}
@@ -127,7 +127,7 @@ def _strides(program: TappedProgram, slot: int, stride: int, units: int) -> dict
 
 
 def _after(program: TappedProgram, step: Step, slot: int, stride: int, units: int) -> int | None:
-    """The stride in the result of a step, from that in one of its inputs."""
+    """The stride in the result of a step, from the stride in one of its inputs."""
     before, after = (program.steps.shapes[index].shape for index in (slot, step.outputs[0]))
     params: dict[str, Any] = step.params
     if step.name in _RESHAPES:
@@ -137,7 +137,7 @@ def _after(program: TappedProgram, step: Step, slot: int, stride: int, units: in
     if before == after and step.name != "transpose":
         return stride
     old = axis = next(axis for axis in range(len(before)) if stride >= prod(before[axis + 1 :]))
-    if stride * units > prod(before[old:]):  # units along several axes, as in heads of attention
+    if stride * units > prod(before[old:]):  # units along several axes, as in attention heads
         return None
     if step.name == "transpose":
         axis = params["permutation"].index(old)
@@ -147,6 +147,6 @@ def _after(program: TappedProgram, step: Step, slot: int, stride: int, units: in
         if old in params.get("axes", (old,)):
             return None
         axis -= sum(gone < old for gone in params["axes"])
-    if axis >= len(after) or after[axis] != before[old]:  # other sizes of other axes are those of pooling, or of parts
+    if axis >= len(after) or after[axis] != before[old]:  # pooling or slicing has changed the size of the axis
         return None
     return stride // prod(before[old + 1 :]) * prod(after[axis + 1 :])

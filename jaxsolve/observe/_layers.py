@@ -12,7 +12,7 @@ from ._taps import Product as Product, read_program, TappedProgram, values as va
 def layers_of(problem: Problem) -> TappedProgram:
     """The network's program on the training set, whose `products` are its layers.
 
-    One with state is in training mode, on the whole set as one batch.
+    A network with state is in training mode, with the whole training set as one batch.
 
     Raises:
         ValueError: no product with parameters is found.

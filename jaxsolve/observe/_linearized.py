@@ -1,4 +1,4 @@
-"""Observables of the network linearized at its start, and of where its residual lies on the kernel."""
+"""Observables of the network linearized at its start, and of where its residual lies in the kernel's spectrum."""
 
 import equinox as eqx
 import jax
@@ -13,13 +13,13 @@ from ._lanczos import largest_eigenvalue, MOST
 from ._observable import Observable
 
 
-# Each of these is a program of its own where nothing is traced. Networks take long to compile: so each kind of pass
-# through one is compiled once, whatever numbers are made of it.
+# Outside a trace each of these functions is a separate program. Networks are slow to compile, so each kind of pass
+# through a network is compiled once, however its result is used.
 
 
 @eqx.filter_jit
 def outputs_at(problem: Problem, params: PyTree) -> Float[Array, "n out"]:
-    """The outputs."""
+    """The outputs on the training set."""
     return problem.outputs(params)
 
 
@@ -32,23 +32,23 @@ def linear_change(problem: Problem, params: PyTree) -> Float[Array, "n out"]:
 
 @eqx.filter_jit
 def seen_size(problem: Problem, params: PyTree, eta: PyTree, slope: Float[Array, "n out"]) -> Float[Array, ""]:
-    """|sqrt(eta) J^T r|, by one vjp: what the parameters see of a slope r in the outputs."""
+    """|sqrt(eta) J^T r|, by one vjp: the size of the parameters' gradient for a slope r in the outputs."""
     seen = jax.vjp(problem.outputs, params)[1](slope)[0]
     return norm(ravel_pytree(jax.tree.map(lambda rate, g: safe_sqrt(rate) * g, eta, seen))[0])
 
 
 @eqx.filter_jit
 def kernel_size(problem: Problem, params: PyTree, eta: PyTree, products: int = MOST) -> Float[Array, ""]:
-    """The largest eigenvalue of the kernel with rates eta, by so many products at most."""
+    """The largest eigenvalue of the kernel with rates eta, by at most `products` products."""
     like = jnp.zeros((samples_in(problem.x), problem.out_size), problem.dtype)
     return largest_eigenvalue(_kernel(problem, params, eta).mv, like, products)
 
 
 def on_kernel(problem: Problem, params: PyTree, eta: PyTree, v: Float[Array, "n out"]) -> Float[Array, ""]:
-    """v^T K v, with the kernel of rates eta."""
+    """v^T K v, where K is the kernel with rates eta."""
     if problem.state is None:
         return seen_size(problem, params, eta, v) ** 2
-    # What pulls back goes through the statistics, and the kernel does not.
+    # A vjp would differentiate through the batch statistics, which the kernel holds fixed.
     return _on_operator(problem, params, eta, v)
 
 
@@ -63,14 +63,14 @@ def _kernel(problem: Problem, params: PyTree, eta: PyTree) -> kernels.NTKOperato
 
 
 def missed_share(moved: Float[Array, "n out"], linear: Float[Array, "n out"]) -> Float[Array, ""]:
-    """|f_t - f_lin|/|f_t - f_0|, of f_t - f_0 and f_lin - f_0."""
+    """|f_t - f_lin|/|f_t - f_0|, from f_t - f_0 and f_lin - f_0."""
     return norm(moved - linear) / nonzero(norm(moved))
 
 
 def nonlinearity() -> Observable:
-    """|f - f_lin|/|f - f_0|, f_lin = f_0 + J_0 (theta - theta_0): what the linearized network misses. 0 at the start.
+    """|f - f_lin|/|f - f_0|, f_lin = f_0 + J_0 (theta - theta_0): the share that linearization misses. 0 at the start.
 
-    Below 0.08 the kernel has moved by less than 0.1 in the networks that docs/diagnose.md tells of.
+    In the networks of docs/diagnose.md, a value below 0.08 means that the kernel has moved by less than 0.1.
 
     Source: Chizat, Oyallon and Bach 2019, "On lazy training in differentiable programming".
 
@@ -85,10 +85,10 @@ def nonlinearity() -> Observable:
 
 
 def residual_position() -> Observable:
-    """r^T K r/(|r|^2 lambda_1), r = dL/df: where on the kernel's spectrum that lies which is still to be learnt.
+    """r^T K r/(|r|^2 lambda_1), r = dL/df: where the residual lies in the kernel's spectrum.
 
-    1 on the first eigenvector, which is learnt fastest, and near 0 where only slow directions are left. 0 without a
-    residual. It costs 8 products with the kernel or more.
+    1 if it lies on the first eigenvector, which is learned fastest; near 0 if only slow directions are left; 0 if there
+    is no residual. It costs at least 8 products with the kernel.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -113,5 +113,5 @@ def _nonlinearity(view: View) -> Float[Array, ""]:
 
 
 def is_start(view: View) -> Bool[Array, ""]:
-    """True at the start, where outputs may differ by the rounding of two programs, which would be all of a change."""
+    """True at the start, where the outputs of two programs may differ by rounding, which must not count as a change."""
     return jnp.all(ravel_pytree(jax.tree.map(jnp.equal, view.params, view.problem.params))[0])

@@ -27,7 +27,7 @@ def _delta_scale(view: View):
 def neuron_radius() -> Observable:
     """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `js.theory.neurons`.
 
-    Of several outputs a_k is a vector, and mu_k = |a_k| |w_k| the size of beta_k = w_k a_k^T (Kunin et al., Theorem
+    For several outputs a_k is a vector, and mu_k = |a_k| |w_k| is the norm of beta_k = w_k a_k^T (Kunin et al., Theorem
     4.1).
 
     Example:
@@ -62,7 +62,7 @@ def neuron_direction() -> Observable:
 def neuron_delta() -> Observable:
     """delta_k = eta_w |a_k|^2 - eta_a |w_k|^2 of every hidden neuron, shape (h,): conserved by gradient flow.
 
-    Of any number of outputs (Kunin et al., Theorem 4.1).
+    Holds for any number of outputs (Kunin et al., Theorem 4.1).
 
     Example:
         >>> net = js.nets.MLP(

@@ -12,17 +12,17 @@ from .._core import AbstractDynamics, Problem, Quantity, View
 
 
 class Observable(eqx.Module):
-    """A pure function of a `View`, with the name, dimensions and unit of what it returns.
+    """A pure function of a `View`, with a name and the dimensions and unit of its result.
 
     Arguments:
         name: key in the trajectory.
-        fn: `fn(view)`, an array with one axis per entry of `dims`.
+        fn: `fn(view)` returns an array with one axis per entry of `dims`.
         needs: what the dynamics must provide.
         dims: names of the axes.
-        unit: in words; "1" for pure numbers.
-        require: `require(problem)`, which raises ValueError for problems of which it makes no sense; None for none.
-        names: `names(problem)`, what stands along the one axis, such as layers; None for no names.
-        scale: `scale(view)`, the size of what `fn` is a difference of; `js.compare` measures errors by it.
+        unit: the unit in words; "1" for pure numbers.
+        require: `require(problem)` raises ValueError if the observable makes no sense for a problem; None for no check.
+        names: `names(problem)` returns the labels along the only axis, such as layers; None for no labels.
+        scale: `scale(view)` returns the size of the terms whose difference is `fn`; `js.compare` divides errors by it.
 
     Example:
         >>> largest = js.observe.Observable("largest", lambda view: jnp.max(jnp.abs(view.outputs)), js.Quantity.OUTPUTS)
@@ -33,8 +33,8 @@ class Observable(eqx.Module):
         (2,)
 
     Raises:
-        TypeError: an argument is of another kind, or `fn` returns something else than a JAX array.
-        ValueError: what `fn` returns has not one axis per entry of `dims`.
+        TypeError: an argument has the wrong type, or `fn` does not return a JAX array.
+        ValueError: the result of `fn` does not have one axis per entry of `dims`.
     """
 
     name: str = eqx.field(static=True)  # text
@@ -67,7 +67,7 @@ class Observable(eqx.Module):
 
 
 def require_observables(observe: Any) -> tuple[Observable, ...]:
-    """Returns one observable or a sequence of them as a tuple; raises as `check_observables`."""
+    """Returns one observable or a sequence of them as a tuple; raises like `check_observables`."""
     if isinstance(observe, Observable):
         observe = (observe,)
     if not isinstance(observe, Sequence) or not all(isinstance(item, Observable) for item in observe):
@@ -85,14 +85,14 @@ def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observa
     """The observables as a tuple, checked against what the dynamics provides.
 
     Raises:
-        TypeError: something else than observables was given.
+        TypeError: `observe` holds something other than observables.
         ValueError: a name appears twice, or the dynamics does not provide what an observable needs.
     """
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     observe = require_observables(observe)
     for item in observe:
-        # A dynamics may know an observable itself, by its name, without what others compute it from.
+        # A dynamics may provide an observable itself, by name, without the quantity that it is usually computed from.
         if not {item.needs, item.name} & dynamics.provides:
             known = sorted(one.value if isinstance(one, Quantity) else one for one in dynamics.provides)
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What observables of an optimizer's steps share: its state at a view, and its next step."""
+"""Shared by observables of an optimizer's steps: the optimizer's state at a view, and its next step."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from ..dynamics._internal import Optimizer
 
 
 class StaticOptimizer:
-    """An optimizer as a part of a program: two that are made alike are equal, and do not compile twice.
+    """An optimizer as a static part of a program: optimizers built alike are equal, so they compile once.
 
     Attributes:
         held: the optimizer as a pytree.
@@ -31,15 +31,15 @@ class StaticOptimizer:
 
 
 def state_of(view: View, optimizer: Optimizer, *, linear: bool = False) -> PyTree:
-    """The optimizer's state at a view; that of its first step, where steps depend on nothing that came before.
+    """The optimizer's state at a view, or its initial state if steps do not depend on earlier ones.
 
     Arguments:
         view: the view.
         optimizer: the optimizer.
-        linear: whether a mere memory of gradients, as of momentum, does not count.
+        linear: whether to use the initial state even if it holds momentum.
 
     Raises:
-        ValueError: the view has no state, and steps depend on one.
+        ValueError: the view has no state, and steps depend on earlier ones.
     """
     if view.optimizer_state is not None:
         return _as_state_of(view.optimizer_state, optimizer, view.params)
@@ -55,7 +55,7 @@ def state_of(view: View, optimizer: Optimizer, *, linear: bool = False) -> PyTre
 
 
 def _as_state_of(given: PyTree, optimizer: Optimizer, params: PyTree) -> PyTree:
-    """A state whose arrays other libraries keep in trees of their own, in optax's."""
+    """The state in optax's tree structure: other libraries keep its arrays in different trees."""
     wanted, leaves = jax.eval_shape(optimizer.init, params), jax.tree.leaves(given)
     shapes = [jnp.shape(leaf) for leaf in leaves]
     if shapes != [leaf.shape for leaf in jax.tree.leaves(wanted)]:
@@ -68,7 +68,7 @@ def _as_state_of(given: PyTree, optimizer: Optimizer, params: PyTree) -> PyTree:
 
 
 class Slope(NamedTuple):
-    """The training loss and its gradient: all that an optimizer is told of a problem."""
+    """The training loss and its gradient: all that an optimizer receives from a problem."""
 
     value: Float[Array, ""]
     gradient: PyTree
@@ -76,13 +76,13 @@ class Slope(NamedTuple):
 
 @eqx.filter_jit
 def slope_at(problem: Problem, params: PyTree) -> Slope:
-    """The training loss and its gradient, in a program of their own: those of optimizers then compile fast."""
+    """The training loss and its gradient, in a separate program, so that programs of optimizers compile fast."""
     return Slope(*jax.value_and_grad(problem.objective)(params))
 
 
 @eqx.filter_jit
 def next_update(eta: PyTree, optimizer: Optimizer, params: PyTree, state: PyTree, slope: Slope) -> PyTree:
-    """The optimizer's next step, as it is added to the parameters; eta are the network's own rates."""
+    """The optimizer's next update, as added to the parameters; eta holds the network's rates."""
     updates = optimizer.update(slope.gradient, state, params, slope.value)[0]
     return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), eta, updates, params)
 

@@ -23,15 +23,15 @@ def _correct(f, y, loss):
         share = jnp.mean((f * y > 0).astype(f.dtype))
     else:
         share = jnp.mean((jnp.argmax(f, axis=1) == jnp.argmax(y, axis=1)).astype(f.dtype))
-    # Comparisons with NaN are false, not unknown.
+    # Otherwise NaN outputs would count as right or wrong answers.
     return jnp.where(_are_classes(y, loss) & ~jnp.any(jnp.isnan(f)), share, jnp.nan)
 
 
 def _are_classes(y, loss):
-    """True if targets say which class is right: two opposite values, or rows with one entry above all others."""
-    if isinstance(loss, Unflattened):  # what the targets of a loss of one's own are, nobody else knows
+    """True if targets are classes: two opposite values, or rows with one entry above all others, which are equal."""
+    if isinstance(loss, Unflattened):  # the targets of a custom loss may mean anything
         return jnp.array(isinstance(loss.loss, CrossEntropy))
-    if isinstance(loss, CrossEntropy):  # whose targets may be any probabilities
+    if isinstance(loss, CrossEntropy):  # its targets may be any probabilities
         return jnp.array(True)
     if y.shape[1] == 1:
         return jnp.all(jnp.abs(y) == jnp.abs(y[0, 0])) & (y[0, 0] != 0)
@@ -116,10 +116,10 @@ def test_loss() -> Observable:
 
 
 def accuracy() -> Observable:
-    """Share of training samples with the right sign (one output) or the right largest output.
+    """The share of training samples with the right sign (one output) or the right largest output.
 
     Targets must be classes: two opposite values in one column, or rows that are larger in the right column and equal in
-    all others. `js.solve` refuses others; in traces, as in a sweep, they give NaN.
+    all others. `js.solve` rejects other targets; under a trace, as in a sweep, they give NaN.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""The distance that a network has moved in its activation patterns."""
+"""The change of a network's activation patterns since the start."""
 
 from typing import NamedTuple
 
@@ -33,8 +33,8 @@ class Patterns(NamedTuple):
     """The activation patterns of a network.
 
     Attributes:
-        of_units: for every unit and sample, samples first, a number that says on which side of its kinks it is.
-        known: False of a network that has diverged.
+        of_units: for every unit and sample, samples first, a number that encodes the side of each kink it is on.
+        known: False if the network has diverged.
     """
 
     of_units: list[UInt[Array, "n ..."]]
@@ -42,10 +42,10 @@ class Patterns(NamedTuple):
 
 
 def patterns(problem: Problem, params: PyTree, program: TappedProgram, units: list[KinkedUnits]) -> Patterns:
-    """The patterns of the training set at these parameters."""
+    """The activation patterns on the training set at these parameters."""
     slots = {slot for one in units for slot in one.inputs}
     held = values(program, params, problem.x, slots)
-    # NaN > 0 is false: a network that has diverged would seem to have its units switched off.
+    # NaN > 0 is false, so all units of a diverged network would seem to be off.
     lost = [jnp.any(jnp.isnan(held[slot])) for slot in slots]
     return Patterns([one.pattern(held) for one in units], ~jnp.any(jnp.stack(lost)))
 
@@ -55,20 +55,20 @@ def _hamming(view: View) -> Float[Array, ""]:
     now, start = (patterns(problem, params, *found) for params in (view.params, problem.params))
     changed = jnp.zeros((), problem.dtype)
     for one, other in zip(now.of_units, start.of_units, strict=True):
-        # Of one sample in integers, for they are exact, and of all in floats, for they do not overflow.
+        # Integers are exact within a sample; the sum over samples is in floats, which do not overflow.
         changed += jnp.sum(jnp.sum(one != other, axis=range(1, one.ndim)).astype(changed.dtype))
     return jnp.where(now.known, changed / samples_in(problem.x), jnp.nan)
 
 
 def hamming_distance() -> Observable:
-    """The number of hidden units that a training sample finds switched the other way than at the start, on average.
+    """The mean number of hidden units per training sample that have switched on or off since the start.
 
-    The Hamming distance of activation patterns: the mean over samples of the number of units, of all hidden layers,
-    whose preactivation has changed its sign (Kunin et al., figure 1).
+    The Hamming distance of activation patterns: the mean over samples of the number of units in all hidden layers whose
+    preactivation has changed sign (Kunin et al., figure 1).
 
-    Of any network: units are the entries that its program compares, as relu, leaky relu, `jnp.abs` and hard tanh do, at
-    every channel and pixel of a convolution. A unit with several kinks counts once. Smooth activations have none,
-    softplus and elu included; nor does the choice of a largest pixel, as in max pooling, count.
+    Works for any network: units are the entries that its program compares, as in relu, leaky relu, `jnp.abs` and hard
+    tanh, at every channel and pixel of a convolution. A unit with several kinks counts once. Smooth activations,
+    softplus and elu included, have no kinks, and the choice of the largest pixel in max pooling does not count.
 
     Example:
         >>> net = js.nets.MLP(
@@ -81,7 +81,7 @@ def hamming_distance() -> Observable:
         4.0
 
     Raises:
-        NotApplicable: when used, no such units are found in the network.
+        NotApplicable: when used, if no such units are found in the network.
         ValueError: when used, if no products with parameters are found in it.
 
     Reference:

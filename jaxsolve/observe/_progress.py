@@ -1,4 +1,4 @@
-"""How much of a training is done, by what the loss still pulls on."""
+"""The share of training that is complete, from the remaining gradient of the loss."""
 
 from typing import NamedTuple
 
@@ -12,18 +12,18 @@ from ._linearized import is_start, outputs_at, seen_size
 from ._observable import Observable
 
 
-# Where the gradient of the parameters is a smaller share of that at the start, what is left in the outputs stays.
+# Once the parameters' gradient is below this share of its initial norm, the remaining residual will stay.
 ENDED = 0.01
 
 
 class Pull(NamedTuple):
-    """The pull of the loss on a network.
+    """The gradient of the loss in the outputs, and its effect on the parameters.
 
     Attributes:
         outputs: f.
         slope: dL/df over its norm.
-        size: that norm.
-        pull: |sqrt(eta) J^T slope|; times the size, the square root of the rate at which gradient flow lowers the loss.
+        size: the norm of dL/df.
+        pull: |sqrt(eta) J^T slope|. Gradient flow lowers the loss at the rate (size * pull)^2.
     """
 
     outputs: Float[Array, "n out"]
@@ -33,7 +33,7 @@ class Pull(NamedTuple):
 
 
 def pull_at(problem: Problem, params: PyTree, eta: PyTree, f: Float[Array, "n out"] | None = None) -> Pull:
-    """The pull of the loss on parameters where the outputs are f, those of these parameters if None."""
+    """The `Pull` at these parameters and outputs f; None computes the outputs."""
     f = outputs_at(problem, params) if f is None else f
     slope, size = _slope(problem, f)
     return Pull(f, slope, size, seen_size(problem, params, eta, slope))
@@ -43,16 +43,16 @@ def pull_at(problem: Problem, params: PyTree, eta: PyTree, f: Float[Array, "n ou
 def _slope(problem: Problem, f: Float[Array, "n out"]) -> tuple[Float[Array, "n out"], Float[Array, ""]]:
     slope = problem.loss.gradient(f, problem.y)
     size = norm(slope)
-    # It is sent back at norm 1 and its size multiplied in afterwards, so that small products do not vanish.
+    # Backpropagated at norm 1 and multiplied by its size afterwards, so that small products do not round to zero.
     return slope / nonzero(size), size
 
 
 @eqx.filter_jit
 def progress_between(start: Pull, now: Pull) -> Float[Array, ""]:
-    """The share of a training that is done: how much of the loss's gradient in the outputs is gone since the start.
+    """The share of training that is complete: how far the loss's gradient in the outputs has fallen since the start.
 
-    1 - |dL/df_t|/|dL/df_0|, and 0 if there was none. But 1 where parameters no longer see what is left of it, as of
-    noise in the targets that the network cannot fit: then training has come to its end. Those of rate 0 do not count.
+    1 - |dL/df_t|/|dL/df_0|, or 0 if the initial gradient is 0. But 1 if the remaining gradient no longer reaches the
+    parameters, as with noise in the targets that the network cannot fit. Parameters of rate 0 do not count.
     """
     pull_before, pull = start.size * start.pull, now.size * now.pull
     done = (pull_before > 0) & (pull <= ENDED * pull_before) & (now.size <= start.size)
@@ -60,10 +60,10 @@ def progress_between(start: Pull, now: Pull) -> Float[Array, ""]:
 
 
 def progress() -> Observable:
-    """1 - |dL/df|/|dL/df_0|: the share of a training that is done. 0 at the start, below 0 where the loss grows.
+    """1 - |dL/df|/|dL/df_0|: the share of training that is complete. 0 at the start, below 0 if the gradient grows.
 
-    But 1 where the parameters' gradient has fallen to 1 % of that at the start: what is left, such as noise in the
-    targets, the network cannot fit.
+    But 1 if the parameters' gradient has fallen to 1 % of its initial norm and |dL/df| has not grown: the network
+    cannot fit the rest, such as noise in the targets.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""The regime that a measured run was in."""
+"""The training regime of a measured run."""
 
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
@@ -10,12 +10,12 @@ from .._core import KERNEL_CHANGE as KERNEL_REGIME_LIMIT, Regime
 def half_loss_time(
     ts: Float[ArrayLike, "*#lanes times"], loss: Float[ArrayLike, "*lanes times"]
 ) -> Float[np.ndarray, "*lanes"]:
-    """The time at which the loss has fallen to half its initial value; inf if it has not at any finite time given.
+    """The time at which the loss has fallen to half its initial value; inf if it has not by the last finite time.
 
-    Log-linear between the two times around it; between t = 0 and the first positive time linear.
+    Interpolated linearly in log t between the two nearest times, and in t between 0 and the first positive time.
 
     Arguments:
-        ts: times, the first of which is 0; of all lanes, or of each.
+        ts: times, starting at 0; shared by all lanes or given per lane.
         loss: losses at these times, along the last axis.
 
     Example:
@@ -25,7 +25,7 @@ def half_loss_time(
 
     Raises:
         ValueError: ts does not start at 0 or is not sorted, or the shapes do not match.
-        TypeError: an argument is no array of real numbers.
+        TypeError: an argument is not an array of real numbers.
     """
     ts, loss = _floats(ts, "ts"), _floats(loss, "loss")
     fits = ts.shape in (loss.shape, loss.shape[-1:]) and ts.shape[-1:] > (1,)
@@ -33,7 +33,7 @@ def half_loss_time(
         raise ValueError(
             f"need two or more sorted times from 0 on and losses (..., times), got {ts} and shape {loss.shape}"
         )
-    with np.errstate(divide="ignore", invalid="ignore"):  # a loss of 0 or infinity at the start has no half
+    with np.errstate(divide="ignore", invalid="ignore"):  # an initial loss of 0 or inf has no half
         ratio = loss / loss[..., :1]
     below = ratio <= 0.5
     below &= np.isfinite(ts)
@@ -42,8 +42,8 @@ def half_loss_time(
     before = np.maximum(after - 1, 0)
     take = lambda values, index: np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
     high, low = take(ratio, before), take(ratio, after)
-    # The share of the way at which a line between both losses, over the logarithm of time (from t = 0 over time
-    # itself), crosses one half.
+    # Where a line between the two losses, over log t (over t itself from t = 0), crosses one half, as a share of the
+    # interval.
     share = np.where(high > low, (high - 0.5) / np.where(high > low, high - low, 1), 1.0)
     times = np.broadcast_to(ts, loss.shape)
     t0, t1 = take(times, before), take(times, after)
@@ -55,10 +55,11 @@ def half_loss_time(
 def classify(
     half: Float[ArrayLike, "*lanes"], kernel_change: Float[ArrayLike, "*lanes"], ts: Float[ArrayLike, " times"]
 ) -> Int[np.ndarray, "*lanes"]:
-    """The `js.observe.Regime` of runs, by their half-loss times and relative kernel changes over times ts (from 0 on).
+    """The `js.observe.Regime` of runs, from their half-loss times and relative kernel changes over times ts.
 
-    Half-loss time beyond the last finite time: frozen; before the first positive one: unstable; else a relative kernel
-    change below `js.observe.KERNEL_REGIME_LIMIT` (0.1): kernel; otherwise feature learning.
+    A run is frozen if its half-loss time is beyond the last finite time, and unstable if it is NaN or before the second
+    time (the first is 0). Otherwise a relative kernel change below `js.observe.KERNEL_REGIME_LIMIT` (0.1) means the
+    kernel regime, and a larger one feature learning.
 
     Example:
         >>> half, change = jnp.array([1.5, 1.5, jnp.inf, 0.01]), jnp.array([0.01, 2.0, 0.0, 2.0])
@@ -67,9 +68,9 @@ def classify(
         ['kernel', 'feature learning', 'frozen', 'unstable']
 
     Raises:
-        ValueError: ts are not sorted times from 0 on, the shapes differ, or a run that learnt within them has a NaN as
-            its kernel change.
-        TypeError: an argument is no array of real numbers.
+        ValueError: ts are not sorted times from 0 on, the shapes differ, or the kernel change is NaN for a run that
+            learned within these times.
+        TypeError: an argument is not an array of real numbers.
     """
     times, half, change = _floats(ts, "ts"), _floats(half, "half"), _floats(kernel_change, "kernel_change")
     if times.ndim != 1 or times.size < 2 or times[0] != 0 or not np.all(np.diff(times) >= 0):
@@ -84,7 +85,7 @@ def classify(
             "be told to be in the kernel regime or to learn features. A kernel that starts at 0 has no relative "
             "change"
         )
-    # Each line overrules those above it.
+    # Each line overrides those above it.
     regime = np.where(change < KERNEL_REGIME_LIMIT, Regime.KERNEL, Regime.FEATURE_LEARNING)
     regime = np.where(half > last, Regime.FROZEN, regime)
     return np.where((half < times[1]) | np.isnan(half), Regime.UNSTABLE, regime)
@@ -95,7 +96,7 @@ def regimes(
     loss: Float[ArrayLike, "*lanes times"],
     kernel_change: Float[ArrayLike, "*lanes"],
 ) -> Int[np.ndarray, "*lanes"]:
-    """The `js.observe.Regime` of runs, by `classify`. A run that diverged (its last loss is NaN) is unstable.
+    """The `js.observe.Regime` of runs, by `classify`. A run that diverged (its last loss is not finite) is unstable.
 
     Arguments:
         ts: times, ts[0] = 0.

@@ -1,4 +1,4 @@
-"""Silent alignment, found in a run: its kernel turns to the targets while it is small, before the loss falls."""
+"""Detects silent alignment in a run: the kernel turns to the targets while it is small, before the loss falls."""
 
 from typing import Any, NamedTuple
 
@@ -9,11 +9,11 @@ from .._checks import describe
 from .._core import Trajectory
 
 
-FALL = 0.1  # of the loss, by which it appreciably decreases
-TURNED, BEYOND = 0.9, 1.1  # shares of the alignment's whole rise between which it has come to its end
-LEAST_RISE = 0.05  # of the alignment, below which a kernel has not turned
-LEAST_GROWTH = 2.0  # of the kernel once it has turned, below which it was not small
-ENDED = 0.9  # the fall of the loss from which the last kernel is taken for the final one
+FALL = 0.1  # the share by which the loss must fall to decrease "appreciably"
+TURNED, BEYOND = 0.9, 1.1  # the rise of the alignment is complete between these shares of the whole
+LEAST_RISE = 0.05  # of the alignment; with less, the kernel has not turned
+LEAST_GROWTH = 2.0  # of the kernel after its turn; with less, it was not small
+ENDED = 0.9  # once the loss has fallen by this share, the last kernel counts as final
 WATCHED = ("loss", "kernel_alignment", "kernel_norm")
 
 
@@ -27,44 +27,44 @@ def rise_time(ts: Any, curve: Any, level: Any) -> Float[np.ndarray, "*lanes"]:
     low, high = (np.take_along_axis(curve, index, -1) for index in (before, after))
     rise = np.where(high > low, high - low, 1)
     share = np.clip((level - low) / rise, 0, 1)
-    with np.errstate(invalid="ignore"):  # no part of the way to t = inf is none
+    with np.errstate(invalid="ignore"):  # 0 * inf, if the next time is inf, is discarded
         found = ts[before] + np.where(share > 0, share * (ts[after] - ts[before]), 0)
     return np.where(above.any(-1), found[..., 0], np.inf)
 
 
 def turned_before(ts: Any, loss: Any, alignment: Any, fall: float = FALL) -> Float[np.ndarray, "*lanes"]:
-    """The share of the alignment's rise, from the start to the end, that is done once the loss has fallen so far.
+    """The share of the alignment's total rise that is complete when the loss has fallen by the share `fall`.
 
-    1 if all of it comes first; above 1 where the kernel turns away from the target again.
+    1 if all of the rise comes first; above 1 if the kernel turns away from the target again.
     """
     loss, alignment = np.asarray(loss, float), np.asarray(alignment, float)
     at = rise_time(ts, 1 - loss / loss[..., :1], fall)
     start, end = alignment[..., 0], alignment[..., -1]
-    with np.errstate(divide="ignore", invalid="ignore"):  # of a kernel that has not turned at all
+    with np.errstate(divide="ignore", invalid="ignore"):  # the rise is 0 if the kernel has not turned
         return np.where(np.isfinite(at), (_value_at(at, ts, alignment) - start) / (end - start), np.nan)
 
 
 def _value_at(at: np.ndarray, ts: Any, curve: np.ndarray) -> np.ndarray:
-    """Curves at a time of each, linear between times."""
+    """Each curve at its own time, interpolated linearly."""
     flat = [np.interp(t, ts, row) for t, row in zip(at.ravel(), curve.reshape(-1, len(ts)), strict=True)]
     return np.reshape(flat, at.shape)
 
 
 class Silence(NamedTuple):
-    """When the kernel of a run has turned, grown and learnt, and whether that is silent alignment.
+    """When the kernel of a run turned and grew and the loss fell, and whether that is silent alignment.
 
-    Numbers for one run, arrays of the lanes of a sweep's table. `print` it for one sentence.
+    Numbers for one run; arrays over the lanes for a sweep's table. Print it for a one-sentence summary.
 
     Attributes:
-        silent: True, False, or None where the run does not tell.
-        why: what decides it, in words.
-        turned: the time at which the alignment of kernel and targets has done 90 % of its rise.
+        silent: True, False, or None if the run does not tell.
+        why: the reason, in words.
+        turned: the time at which the alignment of kernel and targets completes 90 % of its rise.
         grown: the time at which the kernel's norm first reaches a tenth of its last value.
-        learnt: the time at which the loss has fallen by 10 % of its first value; inf if it has not.
-        share: the share of the alignment's rise that is done at `learnt`, which decides: silent from 0.9 to 1.1. Above
-            1 the kernel has turned back since.
-        rise: how far the alignment rises, from the first time to the last.
-        growth: how many times as large as at `turned` the kernel is at the last time.
+        learnt: the time at which the loss has fallen by 10 % of its first value; inf if it never does.
+        share: the share of the alignment's rise that is complete at `learnt`: from 0.9 to 1.1 if silent. Above 1 the
+            kernel has since turned back.
+        rise: how far the alignment rises from the first time to the last.
+        growth: the kernel's norm at the last time over its norm at `turned`.
     """
 
     silent: Any
@@ -88,21 +88,21 @@ class Silence(NamedTuple):
 
 
 def silent_alignment(run: Any) -> Silence:
-    """Says of a run when its kernel has turned to the targets, has grown, and has learnt, and whether silently.
+    """Returns when the kernel of a run turned to the targets and grew, when the loss fell, and if this was silent.
 
     In silent alignment "the feature learning happens before the loss appreciably decreases": the kernel, small at the
-    start, turns to the targets first, and then grows in scale alone (Atanasov et al., section 2). Here: when the loss
-    has fallen by 10 %, at least 90 % of the rise of y^T K y/(|K||y|^2) is done, and it is not overshot by more than 10
-    %; the rise is at least 0.05; and after its turn the kernel still doubles at least. So a kernel that stands still is
-    not silently aligned. The thresholds are this library's: the paper has none.
+    start, first turns to the targets and then only grows in scale (Atanasov et al., section 2). The criteria here: when
+    the loss has fallen by 10 %, at least 90 % of the rise of y^T K y/(|K||y|^2) is complete, with an overshoot of at
+    most 10 %; the rise is at least 0.05; and after its turn the kernel at least doubles. So a kernel that does not move
+    is not silently aligned. The thresholds are this library's; the paper gives none.
 
-    It is not known where the loss has not fallen by 10 %, where it may be silent but the loss has not fallen by 90 %,
-    so that the kernel may still turn, or where the times are too far apart to tell. Of targets that cannot be fit, take
-    what is left off the loss: `table.assign(loss=table.loss - table.loss.isel(t=-1))`.
+    `silent` is None if the loss has not fallen by 10 %, if alignment may be silent but the loss has not fallen by 90 %,
+    so the kernel may still turn, or if the times are too far apart to tell. If the targets cannot be fit, subtract the
+    final loss first: `table.assign(loss=table.loss - table.loss.isel(t=-1))`.
 
     Arguments:
-        run: what `js.solve` returned, or a sweep's table, with `loss()`, `kernel_alignment()` and `kernel_norm()`
-            observed at some dozen times, from the start to the end of training.
+        run: the result of `js.solve`, or a sweep's table, with `loss()`, `kernel_alignment()` and `kernel_norm()`
+            observed at a few dozen times from the start to the end of training.
 
     Returns:
         A `Silence`: `silent`, the times `turned`, `grown` and `learnt`, and the numbers that decide.
@@ -118,15 +118,15 @@ def silent_alignment(run: Any) -> Silence:
         Silently aligned:
 
     Raises:
-        TypeError: run is neither.
-        ValueError: something was not observed, there are fewer than two times, or they do not ascend.
+        TypeError: run is neither of these.
+        ValueError: one of the three was not observed, there are fewer than two times, or the times do not ascend.
 
     Reference:
         @inproceedings{atanasov2022neural, title={Neural networks as kernel learners: the silent alignment effect},
           author={Alexander Atanasov and Blake Bordelon and Cengiz Pehlevan}, booktitle={ICLR}, year={2022}}
     """
     ts, loss, alignment, norm = _read(run)
-    with np.errstate(divide="ignore", invalid="ignore"):  # a loss, a rise or a kernel of 0, of which nothing is known
+    with np.errstate(divide="ignore", invalid="ignore"):  # if a loss, a rise or a kernel is 0, nothing is known
         fallen, size = 1 - loss / loss[..., :1], norm / norm[..., -1:]
         done = (alignment - alignment[..., :1]) / (alignment[..., -1:] - alignment[..., :1])
         turned, grown, learnt = (rise_time(ts, *pair) for pair in ((done, TURNED), (size, 0.1), (fallen, FALL)))
@@ -189,7 +189,7 @@ def _decide(
 
 
 def _read(run: Any) -> tuple[np.ndarray, ...]:
-    """The times, and what was watched along them, in their last axis."""
+    """The times, and the curves of `WATCHED` with time as the last axis."""
     table = not isinstance(run, Trajectory)
     if table and not {"data_vars", "sizes"} <= set(dir(run)):
         raise TypeError(f"silent_alignment takes the result of js.solve or js.sweep, got {describe(run)}")

@@ -1,4 +1,4 @@
-"""The sharpness of the loss, and the distance of descent on it from its edge of stability."""
+"""The sharpness of the loss, and how far gradient descent is from the edge of stability."""
 
 import dataclasses
 
@@ -20,10 +20,10 @@ from ._response import linear_rates, not_linear
 
 
 class _WeighedHessian(kernels.AbstractSymmetricOperator):
-    """sqrt(r) H sqrt(r), H the Hessian of the training loss: symmetric, with the eigenvalues of r H.
+    """sqrt(r) H sqrt(r), where H is the Hessian of the training loss: symmetric, with the eigenvalues of r H.
 
     Attributes:
-        rates: r, a number or an array for every array of the parameters.
+        rates: r, a number or an array for each parameter array.
     """
 
     problem: Problem
@@ -51,26 +51,26 @@ def _largest(hessian: _WeighedHessian) -> Float[Array, ""]:
 
 @_largest.def_jvp
 def _largest_jvp(primals, tangents):
-    # Lanczos keeps no eigenvector, by which the derivative is v^T dH v: another method finds it, where it is wanted.
+    # The derivative v^T dH v needs the eigenvector, which Lanczos does not keep; a slower method finds it on demand.
     exact = lambda hessian: kernels.top_eigenpairs(hessian, 1, key=jr.key(0)).values[0]
     return eqx.filter_jvp(exact, primals, tangents)
 
 
 def _eigenvalues(problem: Problem, params: PyTree, rates: PyTree, count: int | None) -> Float[Array, "..."]:
     hessian = _WeighedHessian(problem, params, rates)
-    # A fixed key, so that results repeat: almost every start leads to the same eigenvalues.
+    # A fixed key makes results repeatable; almost every start leads to the same eigenvalues.
     return _largest(hessian) if count is None else kernels.top_eigenpairs(hessian, count, key=jr.key(0)).values
 
 
 @eqx.filter_jit
 def sharpness_ratio(problem: Problem, params: PyTree, rates: PyTree, products: int) -> Float[Array, ""]:
-    """lambda_max(sqrt(r) H sqrt(r))/2 with a rate r for every single parameter: above 1 the steps are unstable."""
+    """lambda_max(sqrt(r) H sqrt(r))/2 with a rate r per parameter: above 1 the steps are unstable."""
     return largest_eigenvalue(_WeighedHessian(problem, params, rates).mv, params, products) / 2
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sharpness:
-    # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     count: int | None
 
     def __call__(self, view: View):
@@ -91,7 +91,7 @@ class _Stability:
                 "any optimizer"
             )
         rates = linear_rates(problem.eta, optimizer, params, state, slope_at(problem, params))
-        # Steps up the gradient, or of the size of no gradient, have no limit that is known.
+        # If steps go up the gradient or are not proportional to it, the stability limit is unknown.
         least, most = (jnp.stack([of(leaf) for leaf in jax.tree.leaves(rates)]) for of in (jnp.min, jnp.max))
         known = jnp.all((least >= 0) & (most < jnp.inf)) & jnp.any(most > 0)
         rates = jax.tree.map(lambda rate: jnp.where(known, rate, 1), rates)
@@ -103,18 +103,18 @@ def _dims(count: int | None) -> tuple[str, ...]:
 
 
 def sharpness(*, count: int | None = None) -> Observable:
-    """The largest eigenvalue of sqrt(eta) H sqrt(eta), H the Hessian of the training loss, in 1/time.
+    """The largest eigenvalue of sqrt(eta) H sqrt(eta), where H is the Hessian of the training loss, in 1/time.
 
-    It is the largest rate of the gradient flow linearized where it stands, theta_l' = -eta_l dL/dtheta_l, and steps of
-    gradient descent are stable along all eigenvectors while rate * sharpness < 2 (Cohen et al. 2021,
-    arXiv:2103.00065). With eta = 1 it is the sharpness of that paper. NaN where the parameters are.
+    It is the largest rate of the gradient flow theta_l' = -eta_l dL/dtheta_l, linearized at the current parameters.
+    Steps of gradient descent are stable along all eigenvectors while rate * sharpness < 2 (Cohen et al. 2021,
+    arXiv:2103.00065). With eta = 1 it is the sharpness of that paper. NaN where the parameters are NaN.
 
-    No Hessian is formed. Lanczos multiplies it with vectors until ten more products change the value by less than
-    eps^(3/4) of it; after 200 products it gives what it has, which is never too large. Its derivative, and the first
-    eigenvalues, are those of `js.kernels.top_eigenpairs`.
+    The Hessian is never formed. Lanczos multiplies it with vectors until four more products change the value by less
+    than a share eps^(3/4). After 200 products it returns its estimate, which is a lower bound. The derivative, and the
+    eigenvalues if `count` is given, come from `js.kernels.top_eigenpairs`.
 
     Arguments:
-        count: how many of the largest eigenvalues, descending: shape (count,). None for the first alone, a number.
+        count: how many of the largest eigenvalues, descending, shape (count,); None for the largest alone, a scalar.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -132,21 +132,21 @@ def sharpness(*, count: int | None = None) -> Observable:
 
 
 def stability(optimizer: optax.GradientTransformation, *, count: int | None = None) -> Observable:
-    """The sharpness in units of the largest at which the optimizer's steps are stable: above 1 they are not.
+    """The sharpness over the largest sharpness at which the optimizer's steps are stable: above 1 they are unstable.
 
-    lambda_max(sqrt(r) H sqrt(r))/2, with the rate r that stands for the optimizer near a minimum: eta for gradient
-    descent, eta/(1 + beta) with heavy balls, eta (1 + 2 beta)/(1 + beta) with Nesterov's, for Adam a rate for every
-    parameter, eta (1 - beta_1)/((1 + beta_1)(sqrt(nu) + eps)). A run at the edge of stability hovers at or just above 1
-    (Cohen et al. 2021, arXiv:2103.00065, and 2022, arXiv:2207.14484). H is that of the full batch, and the network's
-    own rates are part of r. NaN where steps are not in proportion to a small gradient, such as Adam's first one.
+    lambda_max(sqrt(r) H sqrt(r))/2, where r is the optimizer's effective rate near a minimum: eta for gradient descent,
+    eta/(1 + beta) with heavy-ball momentum, eta (1 + 2 beta)/(1 + beta) with Nesterov momentum, and for Adam one rate
+    per parameter, eta (1 - beta_1)/((1 + beta_1)(sqrt(nu) + eps)). A run at the edge of stability hovers at or just
+    above 1 (Cohen et al. 2021, arXiv:2103.00065, and 2022, arXiv:2207.14484). H is the full-batch Hessian, and r
+    includes the network's eta. NaN where steps are not proportional to a small gradient, as in Adam's first step.
 
-    A rate that varies inside a sweep cannot be stored in an observable: record `sharpness` there and multiply.
+    An observable cannot hold a rate that varies inside a sweep: record `sharpness` there and multiply.
 
     Arguments:
-        optimizer: the optax transformation: SGD, with momentum, Adam and its kin, RMSProp, chains of such. Where it has
-            more than a momentum to remember, the run must show its state: `js.Descent(..., keep_state=True)` and
-            `js.Monitor` do.
-        count: how many eigenvalues, as for `sharpness`: those above 1 are unstable directions.
+        optimizer: the optax transformation: SGD with or without momentum, Adam and its variants, RMSProp, or chains of
+            these. If its state is more than momentum, the run must provide that state, as `js.Descent(...,
+            keep_state=True)` and `js.Monitor` do.
+        count: how many eigenvalues, as for `sharpness`: those above 1 belong to unstable directions.
 
     Example:
         >>> import optax
@@ -158,9 +158,9 @@ def stability(optimizer: optax.GradientTransformation, *, count: int | None = No
         True
 
     Raises:
-        TypeError: optimizer is no optax transformation, or count not an integer.
+        TypeError: optimizer is not an optax transformation, or count is not an integer.
         ValueError: count as for `sharpness`; when used, if the optimizer's steps are not linear in the gradient and one
-            memory, or it has a state that the view does not.
+            momentum, or the view lacks the optimizer's state.
     """
     held, count = StaticOptimizer(optimizer), None if count is None else require_size(count, "count")
     return Observable("stability", _Stability(held, count), dims=_dims(count))
@@ -169,14 +169,14 @@ def stability(optimizer: optax.GradientTransformation, *, count: int | None = No
 def edge_time(
     ts: Float[ArrayLike, " times"], stability: Float[ArrayLike, "*lanes times"]
 ) -> Float[np.ndarray, "*lanes"]:
-    """The time at which runs reach the edge of stability: the first one where `stability` is 1; inf if it never is.
+    """The time at which runs reach the edge of stability: the first time at which `stability` is 1, or inf.
 
-    Interpolated linearly between two times. For a run that starts beyond the edge it is the first of the times.
+    Linearly interpolated between two times. For a run that starts beyond the edge, it is the first time.
 
     Arguments:
         ts: times, shape (times,), ascending.
-        stability: what the observable `stability` has measured at them, along the last axis. NaN, where a run has
-            diverged, reaches nothing.
+        stability: values of the observable `stability` at these times, along the last axis. NaN, as in a run that has
+            diverged, does not count as reaching the edge.
 
     Example:
         >>> ts, stability = jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.5, 0.75, 1.25], [0.1, 0.2, 0.3]])
@@ -184,8 +184,8 @@ def edge_time(
         [1.5 inf]
 
     Raises:
-        ValueError: the shapes do not match, there is no time, or times are not sorted.
-        TypeError: an argument is no array of real numbers.
+        ValueError: the shapes do not match, ts is empty, or the times are not sorted.
+        TypeError: an argument is not an array of real numbers.
     """
     times, values = real_numbers(ts, "ts"), real_numbers(stability, "stability")
     if times.ndim != 1 or times.size == 0 or values.shape[-1:] != times.shape or not np.all(np.diff(times) >= 0):
@@ -199,7 +199,7 @@ def edge_time(
     take = lambda index: np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
     low, high = take(before), take(after)
     rises = high > low
-    # A run that starts beyond the edge has both at the first time, and none is in between.
+    # For a run that starts beyond the edge both indices are 0, and there is nothing to interpolate.
     share = np.where(rises, (1 - low) / np.where(rises, high - low, 1), 1.0)
     time = times[before] + share * (times[after] - times[before])
     return np.where(np.any(reached, axis=-1), time, np.inf)

@@ -1,8 +1,8 @@
-"""The tensors inside any network: what its weights make of the data, found in the program that JAX traces.
+"""The tensors inside any network: products of data with its weights, found in the program that JAX traces.
 
-Every product of data with a parameter (a matrix, a convolution, an embedding that is looked up, a sum of entries times
-weights) is tapped, after what only scales, shifts or reshapes it: multipliers and biases. So is every product of data
-with data, as in attention. Scans of up to 64 steps are looked into, step by step.
+Every product of data with a parameter (a matrix, a convolution, an embedding lookup, a weighted sum of entries) is
+tapped after the operations that only scale, shift or reshape it, such as multipliers and biases. Products of data with
+data, as in attention, are also tapped. Scans of up to 64 steps are unrolled.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,11 +27,11 @@ class Product(NamedTuple):
     """A product of data with parameters.
 
     Attributes:
-        name: that of the parameters.
-        step: the operation, a product of matrices or a convolution.
-        weights, data: the slots of its factors.
-        given: whether the data are the inputs, side by side, but for factors, shifts and shapes.
-        below: the slots of the products that the data are made of, by no other product.
+        name: the name of the parameters.
+        step: the operation, a matrix product or a convolution.
+        weights, data: the slots of the two factors.
+        given: whether the data are the network's inputs, possibly joined, scaled, shifted or reshaped.
+        below: the slots of the products that the data depend on with no other product in between.
     """
 
     name: str
@@ -43,15 +43,15 @@ class Product(NamedTuple):
 
 
 class TappedProgram(NamedTuple):
-    """A network's program in one list, and the values to tap.
+    """A network's program as one list of operations, and the values to tap.
 
     Attributes:
-        steps: the operations; the slots 0, 1, ... are those of the inputs.
-        names: of the tapped values.
-        tapped: their slots.
-        hidden: names of operations that hold parameters and were not looked into, such as `scan`.
-        products: those of data with parameters.
-        read_outs: of every tapped value, whether it is an output, or a part of one, and enters no other product.
+        steps: the operations; slots 0, 1, ... hold the inputs.
+        names: the names of the tapped values.
+        tapped: the slots of the tapped values.
+        hidden: names of operations that take parameters and were not entered, such as `scan`.
+        products: the products of data with parameters.
+        read_outs: for every tapped value, whether it is an output, or part of one, and enters no other product.
     """
 
     steps: Steps
@@ -67,8 +67,8 @@ def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs
 
     Arguments:
         f: the network on a batch.
-        params: the parameters, whose places in the tree name the taps.
-        x: inputs.
+        params: the parameters; their paths in the tree name the taps.
+        x: the inputs.
     """
     closed, steps = jax.make_jaxpr(unrolled(f))(params, x), Steps()
     inputs = [steps.slot(var.aval) for var in closed.jaxpr.invars]
@@ -77,7 +77,7 @@ def read_program(f: Callable[[PyTree, Inputs], Array], params: PyTree, x: Inputs
     finder = _TapFinder(steps, paths, len(inputs))
     for step in steps.steps:
         finder.see(step)
-    # Asked once all steps have been seen: whether a sum is a mean, which is subtracted again, shows behind it.
+    # Only after all steps have been seen: later steps show whether a sum is a mean that is subtracted.
     found = [(label, out) for label, out in finder.products if not finder.is_centered(out)]
     names = _distinct([label.removesuffix(".weight") for label, _ in found])
     ends = tuple(finder.follow(out) for _, out in found)
@@ -94,37 +94,37 @@ class _TapFinder:
     """Finds the products of data with parameters, and of data with data.
 
     Attributes:
-        products: their labels and slots.
-        factors: those of data with parameters, with both factors.
-        hidden: names of operations that were not entered, and hold parameters.
+        products: the labels and slots of all products.
+        factors: the products of data with parameters, with both factors.
+        hidden: names of operations that take parameters and were not entered.
     """
 
     def __init__(self, steps: Steps, paths: list[str], inputs: int):
         self.paths, self.products, self.factors, self.hidden = paths, [], [], []
         self.known = steps.values
-        self.data = set(range(len(paths), inputs))  # what depends on x, whose arrays are the last inputs
-        self.given = set(self.data)  # what of it is affine in x
-        self.origin = {index: frozenset({index}) for index in range(len(paths))}  # the parameters that made a value
-        self.weighed: dict[int, frozenset[int]] = {}  # data times parameters by entry: what a sum makes a product
-        self.shaped: dict[int, int] = {}  # what a value is another shape of
-        self.made_of: dict[int, frozenset[int]] = {}  # the products that a value depends on, by no other product
-        self.entering: dict[int, frozenset[int]] = {}  # those that the data of a product depend on
-        self.multiplied: frozenset[int] = frozenset()  # those that products by entries depend on
-        self.summands: dict[int, int] = {}  # by the sum that was taken for a product
+        self.data = set(range(len(paths), inputs))  # slots that depend on x, whose arrays are the last inputs
+        self.given = set(self.data)  # data that are affine in x
+        self.origin = {index: frozenset({index}) for index in range(len(paths))}  # the parameters in a value
+        self.weighed: dict[int, frozenset[int]] = {}  # elementwise data times parameters
+        self.shaped: dict[int, int] = {}  # the value that this one reshapes
+        self.made_of: dict[int, frozenset[int]] = {}  # the products that a value depends on directly
+        self.entering: dict[int, frozenset[int]] = {}  # the products that a product's data depend on
+        self.multiplied: frozenset[int] = frozenset()  # the products that elementwise products depend on
+        self.summands: dict[int, int] = {}  # from a sum that was taken for a product to its summands
         self.readers: dict[int, list[Step]] = {}
         for step in steps.steps:
             for slot in self._values(step):
                 self.readers.setdefault(slot, []).append(step)
 
     def _values(self, step: Step) -> list[int]:
-        """The inputs of a step that are no constants."""
+        """The inputs of a step that are not constants."""
         return [slot for slot in step.inputs if slot not in self.known]
 
     def _root(self, slot: int) -> int:
         return self.shaped.get(slot, slot)
 
     def see(self, step: Step) -> None:
-        """Looks at one step, those before it being known."""
+        """Reads one step; all earlier steps must have been seen."""
         values = self._values(step)
         fed = [slot for slot in values if slot in self.data]
         weights = frozenset[int]().union(*(self.origin.get(slot, ()) for slot in values if slot not in self.data))
@@ -135,7 +135,7 @@ class _TapFinder:
         below = frozenset[int]().union(*(self.made_of.get(slot, ()) for slot in fed))
         self.made_of |= dict.fromkeys(step.outputs, below)
         made = {self.made_of[slot] for slot in fed if self.made_of.get(slot)}
-        if step.name in ("mul", "div") and len(made) > 1:  # two towers, or a gate: a product by entries
+        if step.name in ("mul", "div") and len(made) > 1:  # two towers, or a gate: an elementwise product
             self.multiplied |= below
         alike = (step.name in AFFINE and len(fed) == 1) or step.name in _PARTS
         if alike and self.given.issuperset(fed) and not weights:
@@ -149,7 +149,7 @@ class _TapFinder:
             self.hidden.append(step.name)
 
     def _weigh(self, step: Step, fed: int, weights: frozenset[int]) -> None:
-        """Follows data times parameters, entry by entry, until they are summed."""
+        """Tracks elementwise products of data and parameters until they are summed."""
         if step.name == "mul" and weights:
             self.weighed[step.outputs[0]] = weights
         elif step.name in _SHAPES and fed in self.weighed:
@@ -174,7 +174,7 @@ class _TapFinder:
             self.factors.append(Product(label, step, rest[0], fed[0], fed[0] in self.given, self.entering[out]))
 
     def is_centered(self, out: int) -> bool:
-        """Says of a product whether it is the sum of a mean, as norms have it: it is subtracted from its summands."""
+        """True if a product is the sum in a mean that is subtracted from its summands, as in a normalization layer."""
         if out not in self.summands:
             return False
         users = self.readers.get(self.follow(out), [])
@@ -182,14 +182,14 @@ class _TapFinder:
         return self.summands[out] in [self._root(slot) for slot in taken_from if slot not in self.known]
 
     def follow(self, slot: int) -> int:
-        """The last value that is this one up to factors, shifts and shapes, none of which depend on the data."""
+        """The last value that equals this one up to factors, shifts and shapes that do not depend on the data."""
         while (step := self._only_affine(slot)) is not None:
             (slot,) = step.outputs
         return slot
 
     def _only_affine(self, slot: int) -> Step | None:
         """The only step that reads a value, if it is affine in this value alone."""
-        if len(readers := self.readers.get(slot, [])) != 1:  # a step that reads it twice, as its square, counts twice
+        if len(readers := self.readers.get(slot, [])) != 1:  # a step that reads it twice, as a square, counts twice
             return None
         others = [other for other in self._values(readers[0]) if other != slot]
         affine = readers[0].name in AFFINE and not self.data.intersection(others)
@@ -206,7 +206,7 @@ def _distinct(labels: list[str]) -> list[str]:
 
 
 def values(program: TappedProgram, params: PyTree, x: Inputs, wanted: Iterable[int] | None = None) -> dict[int, Any]:
-    """The values of the program by slot: all, or those wanted and what they are made of."""
+    """The values of the program by slot: all, or those wanted and all that they depend on."""
     steps = program.steps.steps
     if wanted is not None:
         needed, kept = set(wanted), []

@@ -1,4 +1,4 @@
-"""Observables of the eta-weighted neural tangent kernel on test inputs: what generalization sees of it."""
+"""Observables of the eta-weighted neural tangent kernel on test inputs."""
 
 from jaxtyping import Array, Float
 
@@ -30,7 +30,7 @@ def _cross(view: View) -> Float[Array, "m out n out"]:
 
 def _initial(view: View) -> Float[Array, "m out m out"]:
     problem = view.problem
-    # A view knows the kernel at the start of the training set only, so that of the test set is computed anew.
+    # A view stores the initial kernel of the training set only, so that of the test set is recomputed.
     return problem.kernel(problem.params, test_inputs(problem))
 
 

@@ -1,4 +1,4 @@
-"""Observables of the kernel summed over equal outputs."""
+"""Observables of the kernel traced over outputs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from ._observable import Observable
 
 @dataclasses.dataclass(frozen=True)
 class _Traced:
-    # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     observable: Observable
     projections: int | None = None
-    seed: int = 0  # of their key: an array has no hash
+    seed: int = 0  # a seed rather than a key, because arrays are not hashable
 
     def __call__(self, view: View):
         now, start, problem = view.given_kernel, view.given_initial_kernel, view.problem
-        # The trace of a whole kernel is exact: beside it a projection would have moved by its own noise.
+        # The trace of a full kernel is exact: against it, a projection's noise would count as movement.
         alike = self.projections is None or (now is not None and start is not None)
         known = lambda kernel: kernel if kernel.ndim == 2 else kernel.trace(axis1=1, axis2=3) if alike else None
         now, start = (None if kernel is None else known(kernel) for kernel in (now, start))
         now = self.kernel(problem, view.net) if now is None else now
-        # Of a dynamics without a kernel of its own at the start it is that of the problem's network.
+        # If the dynamics gives no initial kernel, it is computed from the problem's network.
         start = self.kernel(problem, problem.net) if start is None else start
         places = lambda view: (view.given_kernel, view.given_initial_kernel)
         return self.observable(eqx.tree_at(places, view, (now, start), is_leaf=lambda leaf: leaf is None))
@@ -40,7 +40,7 @@ class _Traced:
 
 @eqx.filter_jit
 def shared_kernel(observables: Sequence[Observable], problem: Problem) -> Array | None:
-    """Returns the kernel at the start that serves all of these observables; None if no single one does."""
+    """Returns the initial kernel that serves all of these observables; None if no single kernel does."""
     kinds = [item.fn for item in observables if isinstance(item.fn, _Traced)]
     if len(kinds) < len(observables):
         return problem.kernel(problem.params, problem.x)
@@ -50,16 +50,16 @@ def shared_kernel(observables: Sequence[Observable], problem: Problem) -> Array 
 
 
 def traced(observable: Observable, *, projections: int | None = None, seed: int = 0) -> Observable:
-    """The same observable of the kernel summed over equal outputs, K_ij = sum_c K_icjc, as `js.diagnose` has it.
+    """The same observable of the kernel traced over outputs, K_ij = sum_c K_icjc, as in `js.diagnose`.
 
-    With c outputs that kernel is c^2 times smaller and takes about c times less to compute.
+    With c outputs, the traced kernel has c^2 times fewer entries and is about c times cheaper to compute.
 
     Arguments:
-        observable: one of a kernel on the training set that reads it by samples, such as `kernel_change()`,
-            `kernel_distance()`, `kernel_centered_alignment()` and `kernel_effective_rank()`.
-        projections: how many random projections of the outputs stand for all of them, as in `js.kernels.Projected`, as
-            of a sequence's; None takes all outputs.
-        seed: of the projections' signs.
+        observable: an observable of the kernel on the training set that also accepts shape (n, n), such as
+            `kernel_change()`, `kernel_distance()`, `kernel_centered_alignment()` and `kernel_effective_rank()`.
+        projections: the number of random projections that replace the outputs if there are many, as for a sequence (see
+            `js.kernels.Projected`); None takes all outputs.
+        seed: the seed of the projections' signs.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -70,8 +70,8 @@ def traced(observable: Observable, *, projections: int | None = None, seed: int 
         True
 
     Raises:
-        TypeError: observable is none, or projections or seed no integer.
-        ValueError: it is none of the kernel; when used, if the network has a state.
+        TypeError: observable is not an observable, or projections or seed is not an integer.
+        ValueError: it is not an observable of the kernel; when used, if the network has a state.
     """
     if not isinstance(observable, Observable):
         raise TypeError(f"traced takes an observable such as js.observe.kernel_change(), got {describe(observable)}")

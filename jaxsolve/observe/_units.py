@@ -1,4 +1,4 @@
-"""Units with kinks, those of relu and its kin, of any network: found in its program."""
+"""Units with kinks, such as relu units, found in the program of any network."""
 
 from typing import Any, NamedTuple
 
@@ -19,21 +19,21 @@ _SMOOTH |= {"sin", "cos", "tan"}
 
 
 class KinkedUnits(NamedTuple):
-    """Units with kinks, those of one layer.
+    """The units with kinks of one layer.
 
     Attributes:
-        kinks: the operations that compare their values; several of units such as those of `jax.nn.hard_tanh`.
+        kinks: the operations that compare the units' values; several for activations such as `jax.nn.hard_tanh`.
     """
 
     kinks: tuple[Step, ...]
 
     @property
     def inputs(self) -> set[int]:
-        """The slots of what is compared."""
+        """The slots of the values compared."""
         return {slot for step in self.kinks for slot in step.inputs}
 
     def pattern(self, held: dict[int, Any]) -> UInt[Array, "..."]:
-        """A number for every unit that says on which side of all its kinks it is."""
+        """A number for every unit that encodes the side of each of its kinks."""
         code = jnp.zeros((), jnp.uint8 if len(self.kinks) <= 4 else jnp.uint32)  # two bits each
         for step in self.kinks:
             for side in _sides(step.name, *(jnp.asarray(held[slot]) for slot in step.inputs)):
@@ -52,13 +52,13 @@ def _sides(name: str, one: Array, *others: Array) -> list[Bool[Array, "..."]]:
 def kinked_units(program: TappedProgram, problem: Problem) -> list[KinkedUnits]:
     """All units with kinks, in the order of the program.
 
-    A kink is a maximum, an absolute value or a comparison, entry by entry, of what depends on the inputs and on the
-    parameters. It is none where an exponential or the like is taken of the same entries, up to factors and shifts, as
-    in a softplus or an elu, whose kinks mend each other.
+    A kink is an elementwise maximum, absolute value or comparison of values that depend on both inputs and parameters.
+    It does not count if a smooth function such as the exponential is applied to the same entries, up to factors and
+    shifts, as in softplus or elu, whose kinks cancel.
     """
     arrays, inputs = (len(jax.tree.leaves(tree)) for tree in (problem.params, problem.x))
     weighed, data = set(range(arrays)), set(range(arrays, arrays + inputs))
-    roots: dict[int, int] = {}  # what a value is made of, entry by entry
+    roots: dict[int, int] = {}  # the value that this one is an elementwise function of
     kinks: dict[tuple[int, tuple[int, ...]], list[Step]] = {}
     smooth: set[int] = set()
     for step in program.steps.steps:
@@ -71,12 +71,12 @@ def kinked_units(program: TappedProgram, problem: Problem) -> list[KinkedUnits]:
         one_root = len(found) == 1 and data.isdisjoint(set(step.inputs) - set(moving))
         if one_root and (step.name in AFFINE or step.name in _KINKS or step.name == "select_n"):
             roots |= dict.fromkeys(step.outputs, *found)
-        # A largest entry is compared with -inf, where sums of exponentials begin.
+        # A softmax compares its largest entry with -inf, which is not a kink.
         bound = any(
             np.all(np.isinf(of)) for slot in step.inputs if isinstance(of := program.steps.values.get(slot), np.ndarray)
         )
         if moving and step.name in _KINKS and not bound:
-            # Of two values that are compared, as in maxout, no other kink is of the same units.
+            # If two different values are compared, as in maxout, no other kink belongs to the same units.
             root = min(found) if len(found) == 1 else step.outputs[0]
             kinks.setdefault((root, program.steps.shapes[step.outputs[0]].shape), []).append(step)
     return [KinkedUnits(tuple(steps)) for (root, _), steps in kinks.items() if root not in smooth]

@@ -1,4 +1,4 @@
-"""Observables of the change of weights since the start: its size, and how it meets the layer's inputs."""
+"""Observables of the change of weights since the start: its size, and its alignment with the layers' inputs."""
 
 from typing import Any
 
@@ -29,18 +29,18 @@ def _alignment(view: View) -> Float[Array, " layers"]:
 
 
 def _aligned(item: Product, change: Array, data: Array) -> Float[Array, ""]:
-    """|dW h|/(|dW| |h|), the norms over everything; h counts as often as the product reads it."""
-    change, data = scaled(change)[0], scaled(data)[0]  # the ratio is free of their sizes, and squares overflow
+    """|dW h|/(|dW| |h|), with norms over all entries; an entry of h counts as often as the product reads it."""
+    change, data = scaled(change)[0], scaled(data)[0]  # the ratio is scale-free; squares could overflow
     ordered = lambda one, two: (one, two) if item.step.inputs[0] == item.weights else (two, one)
     (read,) = item.step.call(*ordered(jnp.ones_like(change), data**2))
     (moved,) = item.step.call(*ordered(change, data))
-    # Each square is read once by every output of the product.
+    # Every output of the product reads each square once.
     met = jnp.sqrt(jnp.sum(read) / _outputs(item, change))
     return norm(moved) / (norm(change) * met)
 
 
 def _outputs(item: Product, weights: Array) -> float:
-    """How many outputs read one entry of the data, or of a patch of it."""
+    """The number of outputs that read one entry of the data, or of one patch of the data."""
     params: dict[str, Any] = item.step.params
     if item.step.name == "dot_general":
         contracted, batched = params["dimension_numbers"]
@@ -54,10 +54,10 @@ def _outputs(item: Product, weights: Array) -> float:
 
 
 def update_size() -> Observable:
-    """|theta_l - theta_l(0)|/|theta_l(0)| of every group of parameters, shape (groups,).
+    """|theta_l - theta_l(0)|/|theta_l(0)| for every group of parameters, shape (groups,).
 
-    inf for a group that starts at 0 and moves. A group is a module of the network that holds arrays; of many, larger
-    modules are taken together.
+    inf for a group that starts at 0 and moves. A group is a module of the network that holds arrays; if there are more
+    than 16, modules are merged into the larger modules that contain them.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -74,12 +74,12 @@ def _groups(problem: Problem) -> tuple[str, ...]:
 
 
 def update_alignment() -> Observable:
-    r"""$|\Delta W_l h_l|/(|\Delta W_l||h_l|)$ of every layer, $\Delta W_l = W_l - W_l(0)$, shape (layers,).
+    r"""$|\Delta W_l h_l|/(|\Delta W_l||h_l|)$ for every layer, $\Delta W_l = W_l - W_l(0)$, shape (layers,).
 
-    h_l is what the layer reads now, on all training samples. 1 if the update is of one direction, and that is the one
-    of all its inputs; $1/\sqrt{d}$ for an update that knows nothing of its d inputs. It says how the change of a
-    layer's outputs grows with the width. NaN where nothing has moved. A layer is a product with parameters, found in
-    the network's program: a matrix or a convolution, of any network of single samples.
+    h_l is the layer's current input on all training samples. 1 if the update has rank one and all inputs lie along its
+    direction; $1/\sqrt{d}$ if the update is independent of its d inputs. It determines how the change of a layer's
+    outputs grows with the width. NaN if the weights have not moved. A layer is a product with parameters, found in the
+    network's program: a matrix or a convolution, of any network that treats samples separately.
 
     Source: the alignment of Everett et al. 2024, arXiv:2407.05872, section 3, as a ratio instead of an exponent.
 

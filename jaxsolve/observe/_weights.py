@@ -18,7 +18,7 @@ from ._observable import Observable
 
 
 def _matrices(view: View, *params: PyTree) -> list[list[Array]]:
-    """The weights of every layer, at each of these parameters."""
+    """The weights of every layer, for each set of parameters."""
     program = layers_of(view.problem)
     slots = [item.weights for item in program.products]
     held = [values(program, one, view.problem.x, slots) for one in params]
@@ -66,10 +66,10 @@ def _names(problem: Problem) -> tuple[str, ...]:
 def alignments(
     problem: Problem, params: PyTree, program: TappedProgram, pairs: list[LayerPair]
 ) -> list[Float[Array, ""]]:
-    """zeta of pairs of layers at these parameters."""
+    """The zeta of each pair of layers at these parameters."""
     held = values(program, params, problem.x, {slot for pair in pairs for slot in (pair.below, pair.above)})
     arrays, first = len(jax.tree.leaves(params)), program.products[0]
-    # The signed zeta is that of two layers without biases; whether inputs lie on a line is found there.
+    # Only two layers without biases have a signed zeta; `dmft` checks whether the inputs lie on a line.
     alone = arrays == len(program.products) == 2 and first.data == arrays and problem.out_size == len(pairs) == 1
     line = problem.x if alone and isinstance(problem.x, jax.Array) and problem.x.ndim == 2 else None
     both = ((one.astype(problem.dtype) for one in pair.matrices(held)) for pair in pairs)
@@ -81,16 +81,16 @@ def _aligned(
 ) -> Float[Array, ""]:
     if line is not None:
         return dmft.two_layer_alignment(below, above, line)
-    below, above = scaled(below)[0], scaled(above)[0]  # the ratio is free of their sizes, and squares vanish
+    below, above = scaled(below)[0], scaled(above)[0]  # the ratio is scale-free; squares could round to zero
     return safe_sqrt(squared_product(below, above)) / (jnp.linalg.norm(below) * jnp.linalg.norm(above))
 
 
 def weight_norms() -> Observable:
-    """|W_l| (Frobenius) of the weights of every layer, shape (layers,).
+    """The Frobenius norm |W_l| of the weights of every layer, shape (layers,).
 
-    A layer is a product with parameters, found in the network's program: a matrix or a convolution, of any network. Its
-    weights are as the product takes them. Biases, gains and embeddings that are looked up are none; a matrix that is
-    used twice counts at each place.
+    Works for any network. A layer is a product with parameters, found in the network's program: a matrix or a
+    convolution. Its weights are those that enter the product. Biases, gains and embedding lookups are not layers. A
+    matrix that is used twice counts twice.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -106,7 +106,7 @@ def weight_norms() -> Observable:
 
 
 def weight_distances() -> Observable:
-    """|W_l - W_l(0)| (Frobenius) of the weights of every layer, shape (layers,); in float32 to 1e-6 |W_l(0)|.
+    """|W_l - W_l(0)| (Frobenius) of every layer's weights, shape (layers,). Float32 resolves 1e-6 |W_l(0)|.
 
     Layers and errors: as for `weight_norms`.
 
@@ -121,21 +121,21 @@ def weight_distances() -> Observable:
 
 
 def layer_alignment() -> Observable:
-    """zeta = |W_m W_l|/(|W_m||W_l|) of every layer l and layer m that reads its units, shape (pairs,); 0 to 1.
+    """zeta = |W_m W_l|/(|W_m||W_l|) for every layer l and layer m that reads its units, shape (pairs,); 0 to 1.
 
-    Of any network: layers are products with parameters, found in its program. In a chain the pairs are those of
-    neighbours; along a residual stream a layer is paired with every one that has written into it, as far back as no
-    other layer stands between.
+    Works for any network: layers are products with parameters, found in its program. In a chain, adjacent layers form
+    the pairs. Along a residual stream, a layer is paired with every layer whose output reaches it without passing
+    through another layer.
 
-    The papers define zeta for matrices. Of a convolution the units are its channels, wherever their pixels are: the
-    weights below are the matrix of (out, in k k), those above of (out k k, in), and of a matrix that reads images as
-    vectors, of (out pixels, in). So zeta asks whether the channels that the layer above reads are those that the layer
-    below writes. What stands between them (activations, norms, pooling) is left out, as in the papers.
+    The papers define zeta for matrices. The units of a convolution are its channels, at any pixel: the weights below
+    form a matrix of shape (out, in k k), those above one of (out k k, in), and a matrix that reads flattened images one
+    of (out pixels, in). So zeta measures whether the layer above reads the channels that the layer below writes. As in
+    the papers, the operations in between (activations, norms, pooling) are left out.
 
-    For two-layer networks of any activation with one output, no biases, and inputs on a line: the signed
-    zeta = u.v/(|u||v|), v = W n, of Xu & Liu Ziyin (eq. 20), n being the direction of the longest input.
+    For two-layer networks with any activation, one output, no biases, and inputs on a line, it is the signed
+    zeta = u.v/(|u||v|), v = W n, of Xu & Liu Ziyin (eq. 20), where n is the direction of the longest input.
 
-    `RichLimit` knows it of two-layer networks. Between hidden layers it falls like 1/sqrt(width).
+    `RichLimit` provides it for two-layer networks. Between hidden layers it falls like 1/sqrt(width).
 
     Example:
         >>> net = js.nets.ConvNet(
@@ -147,15 +147,15 @@ def layer_alignment() -> Observable:
         ((4,), True)
 
     Raises:
-        ValueError: when used, if no two such layers are found. Left out are grouped convolutions that read, and pairs
-            between which units lose their place, as where they are shuffled or joined to others.
+        ValueError: when used, if no such pair is found. Pairs are left out if the upper layer is a grouped convolution
+            or if the units are rearranged in between, as by shuffling or concatenation.
     """
     return Observable("layer_alignment", _alignment, Quantity.PARAMS, ("pair",), names=_names)
 
 
 @dataclasses.dataclass(frozen=True)
 class _ReadConserved:
-    # A class, not a closure: equal for equal indices, so that a fresh observable does not recompile.
+    # A class, not a closure: instances with equal arguments are equal, so a new observable does not recompile.
     index: int
 
     def __call__(self, view: View):
@@ -164,7 +164,7 @@ class _ReadConserved:
         if not 0 <= self.index < len(quantities):
             raise ValueError(f"this network has {len(quantities)} conserved quantities, but index is {self.index}")
         value = quantities[self.index].value
-        # One square matrix whatever the layers are, as the dims of the observable say.
+        # Always one square matrix, as the observable's dims are fixed.
         return jax.scipy.linalg.block_diag(*value) if value.ndim == 3 else jnp.diag(value) if value.ndim == 1 else value
 
 
@@ -179,8 +179,8 @@ class _ConservedScale:
 def conserved(index: int = 0) -> Observable:
     """The conserved quantity of adjacent layers `index` and `index + 1`, counted from the input, shape (h, h).
 
-    Between linear layers a matrix; between layers joined by a homogeneous activation one number per neuron, on the
-    diagonal; of a transformer one block per head. See `net.conserved`.
+    A full matrix between linear layers; a diagonal with one entry per neuron between layers joined by a homogeneous
+    activation; one block per head for a transformer. See `net.conserved`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -190,7 +190,7 @@ def conserved(index: int = 0) -> Observable:
         (4, 4)
 
     Raises:
-        ValueError: when used, the network has no such quantity.
+        ValueError: when used, if the network has no such quantity.
         TypeError: index is not an integer.
     """
     if isinstance(index, bool) or not isinstance(index, int | np.integer):
