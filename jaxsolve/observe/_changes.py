@@ -82,7 +82,7 @@ def _velocity(view: View):
 
 
 def weight_change() -> Observable:
-    """|w - w_0|/|w_0|, where w is all trainable parameters (weights, biases, gains) (Geiger et al., appendix D).
+    """|w - w_0|/|w_0|, where w is all trainable parameters: weights, biases, gains (Geiger et al., appendix D).
 
     It covers the whole network, while `weight_distances` and `weight_norms` treat each layer separately. Weights in
     float32 resolve 1e-6.

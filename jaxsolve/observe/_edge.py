@@ -56,7 +56,7 @@ def averaged_loss() -> Observable:
 
 
 def averaged_squared_gradient() -> Observable:
-    """|dL/dtheta|^2 averaged over the oscillation, |grad L|^2 + tr(H Sigma H); |grad L|^2 for other dynamics.
+    """|dL/dtheta|^2 averaged like `averaged_loss`, with |grad L|^2 + tr(H Sigma H) for `CentralFlow`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(

@@ -18,7 +18,7 @@ PLACES_BITS = 6
 
 
 def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: int = MOST) -> Float[Array, ""]:
-    """The algebraically largest eigenvalue of a symmetric operator, from below, by Lanczos; without reverse mode.
+    """The algebraically largest eigenvalue of a symmetric operator, from below, by Lanczos; no reverse mode.
 
     It stops once four more products change the value by less than a share eps^(3/4), or after `most` products. NaN if
     the products are NaN. `js.kernels.top_eigenpairs` also gives eigenvectors and derivatives, but needs four times as

@@ -88,7 +88,7 @@ class Silence(NamedTuple):
 
 
 def silent_alignment(run: Any) -> Silence:
-    """Returns when the kernel of a run turned to the targets and grew, when the loss fell, and if this was silent.
+    """Returns when a run's kernel turned and grew, when its loss fell, and whether that is silent alignment.
 
     In silent alignment "the feature learning happens before the loss appreciably decreases": the kernel, small at the
     start, first turns to the targets and then only grows in scale (Atanasov et al., section 2). The criteria here: when

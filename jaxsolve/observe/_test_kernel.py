@@ -30,7 +30,7 @@ def _cross(view: View) -> Float[Array, "m out n out"]:
 
 def _initial(view: View) -> Float[Array, "m out m out"]:
     problem = view.problem
-    # A view stores the initial kernel of the training set only, so that of the test set is recomputed.
+    # A view stores the initial kernel of the training set only, so the one of the test set is recomputed.
     return problem.kernel(problem.params, test_inputs(problem))
 
 
