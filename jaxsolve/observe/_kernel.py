@@ -76,7 +76,7 @@ def kernel_distance() -> Observable:
 
 
 def kernel_change() -> Observable:
-    """|K - K_0|/|K_0|: how far the kernel has moved. A final value below 0.1 is the kernel regime. Float32 resolves 1e-6.
+    """|K - K_0|/|K_0|: how far the kernel has moved. Kernel regime: below 0.1 at the end. Float32 resolves 1e-6.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -57,9 +57,8 @@ def classify(
 ) -> Int[np.ndarray, "*lanes"]:
     """The `js.observe.Regime` of runs, from their half-loss times and relative kernel changes over times ts.
 
-    A run is frozen if its half-loss time is beyond the last finite time, and unstable if it is NaN or before the second
-    time (the first is 0). Otherwise a relative kernel change below `js.observe.KERNEL_REGIME_LIMIT` (0.1) means the
-    kernel regime, and a larger one feature learning.
+    A run is frozen if its half-loss time is beyond the last finite time, unstable if it is NaN or before ts[1], else in
+    the kernel regime if its change is below `js.observe.KERNEL_REGIME_LIMIT` (0.1), and otherwise learns features.
 
     Example:
         >>> half, change = jnp.array([1.5, 1.5, jnp.inf, 0.01]), jnp.array([0.01, 2.0, 0.0, 2.0])
