@@ -33,7 +33,7 @@ from ._train import loss_of, train
 from ._verdict import side
 
 
-# Linearized training that got no further is no base to say where full training ends.
+# Below this progress, linearized training does not predict where full training ends.
 LEAST = 1e-3
 NO_KERNEL = "the kernel is 0 at the start"
 FLAT, ZERO = "the loss has no gradient at the start", "the optimizer's first steps are zero"
@@ -45,10 +45,10 @@ class Before(NamedTuple):
 
     Attributes:
         findings: numbers by name.
-        by_scale: as that of a `Diagnosis`.
-        linear_loss, linear_test_loss: of the linearized network, trained the same way; None where it was not.
+        by_scale: as in `Diagnosis`.
+        linear_loss, linear_test_loss: losses of the linearized network after the same training; None if not trained.
         words: sentences for the paragraph.
-        notes: what could not be had.
+        notes: what could not be measured.
         stuck: why the first step is 0, if it is.
     """
 
@@ -69,12 +69,12 @@ class Before(NamedTuple):
 
     @staticmethod
     def from_displacement(few: Problem, eta: PyTree, displacement: PyTree, progress: float, trace: Trace) -> "Before":
-        """By the displacement of a training that was made."""
+        """The crossover from the displacement of a finished training run."""
         if not progress > LEAST:
             return Before(
                 {}, {}, None, None, [], ["The crossover multiplier is not known: the checkpoints have not learned."]
             )
-        # Carried on to the end of training: in the kernel regime parameters move in proportion to the progress.
+        # Extrapolated to the end of training: in the kernel regime parameters move in proportion to the progress.
         displacement = jax.tree.map(lambda d: d / min(progress, 1.0), displacement)
         found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value, trace)
         if found is None:
@@ -99,11 +99,11 @@ def before(
     """Chizat's ratio along the first update, and the multiplier at which the regime changes.
 
     Arguments:
-        problem: at the start.
-        probe, few: the same of the samples to look at, and of few of them, for kernels.
-        eta: the learning rates that kernels are weighted with.
-        optimizer, steps, batch_size, key: of the training.
-        state: of the optimizer at the start.
+        problem: the problem at the start.
+        probe, few: the problem on the probe samples, and on a few of them for kernels.
+        eta: the learning rates that weight the kernels.
+        optimizer, steps, batch_size, key: as for the training.
+        state: state of the optimizer at the start.
         trace: how kernels are computed.
         verify: whether to train on both sides of the multiplier.
     """
@@ -111,7 +111,7 @@ def before(
     slope = slope_at(few, few.params)
     next_of = lambda state: next_update(few.eta, descent.optimizer, few.params, state, slope)
     update = next_of(state)
-    if not moves(update):  # as where a schedule begins at 0
+    if not moves(update):  # for example, a schedule that begins at 0
         state = descent.optimizer.update(slope.gradient, state, few.params, slope.value)[1]
         update = next_of(state)
     curved = curvature(few, few.params, update)
@@ -153,7 +153,7 @@ def before(
             float("nan"), _thresholds.MULTIPLIER, f"not known: linearized training {why}"
         )
         return Before(findings, {}, None, None, [], notes, stuck)
-    # Carried on to the end of linearized training, whose displacement is in proportion to its progress.
+    # Extrapolated to the end of linearized training: its displacement is proportional to its progress.
     made = difference(with_inside(problem.params, inside(end)), problem.params)
     displacement = jax.tree.map(lambda leaf: leaf / min(progress, 1.0), made)
     found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value, trace)
@@ -162,7 +162,7 @@ def before(
         return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
-    linear_loss = loss_of(probe, _linear(outputs_at(probe, probe.params), probe, end))  # as that of the network
+    linear_loss = loss_of(probe, _linear(outputs_at(probe, probe.params), probe, end))  # on the samples of `loss`
     if exponent is None:
         if verify:
             notes.append("The crossover was not verified by training: the rates that match a multiplier are not known.")
@@ -172,24 +172,24 @@ def before(
         changes = [trained(m, exponent) for m in places]
         by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
         words.append(_verified(places, changes))
-    # With a state, inputs that are not of the batch meet statistics of one set of parameters, and it has two.
+    # With state, inputs beyond the batch use statistics of one set of parameters; the linearized network has two.
     untested = problem.x_test is None or problem.state is not None
     test = None if untested else float(test_loss(linear, end))
     return Before(findings, by_scale, linear_loss, test, words, notes, stuck)
 
 
 def _linear(start: Array, problem: Problem, end: PyTree) -> Array:
-    """The outputs of the linearized network where its training has come to; `start` are those at the start."""
+    """The outputs of the linearized network at parameters `end`; `start` are those at the start."""
     return start + linear_change(problem, with_inside(problem.params, inside(end)))
 
 
 def _trained_at(
     problem, few, eta, optimizer, steps, batch_size, key, trace, multiplier: float, exponent: float
 ) -> float:
-    """The kernel's change by the end of training with a multiplier, its rate made to suit."""
+    """The kernel's change by the end of training with an output multiplier, at the rate that matches it."""
     multiplied = rescaled(problem, scale=multiplier)
-    # With a multiplier m the gradient is m times as large, so the update m^p times, and what a step adds to f m^(1 + p)
-    # times: the rate takes that back.
+    # A multiplier m scales the gradient by m, the update by m^p and the change of f per step by m^(1 + p). The rate
+    # undoes this.
     rate = jnp.asarray(multiplier ** -(1 + exponent), problem.dtype)
     run = train(multiplied, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
@@ -213,11 +213,11 @@ def _by_scale(found: Crossover) -> dict[str, np.ndarray]:
 
 
 def _advice(found: Crossover, exponent: float | None) -> list[str]:
-    """The advice on what to multiply, and by how much, to change the regime."""
+    """Advice on how to change the regime: the multiplier and the matching rate."""
     multiplier = found.multiplier
     if multiplier in (0.0, np.inf):
         return ["No output multiplier that was tried changes its regime."]
-    if 1 / _thresholds.NEAR < multiplier < _thresholds.NEAR:  # its regime may be said to be either
+    if 1 / _thresholds.NEAR < multiplier < _thresholds.NEAR:  # too close to call
         return [f"It is close to the crossover, which is where f - f_0 is multiplied by {multiplier:.2g}."]
     rate = ""
     if exponent is not None:
@@ -233,7 +233,7 @@ def _verified(places: np.ndarray, changes: list[float]) -> str:
         return f"Training at the multiplier {without} diverged or learned nothing, so the crossover is not verified."
     said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
     limit = _thresholds.KERNEL_CHANGE.value
-    # A smaller multiplier makes parameters move further: the first place is to learn features, the second to be lazy.
+    # Parameters move further at a smaller multiplier: the first place should learn features, the second be lazy.
     agrees = changes[0] >= limit > changes[1]
     return (
         f"Trained on both sides, the kernel moves by {said[0]} and {said[1]}: {'as' if agrees else 'not as'} predicted."

@@ -37,16 +37,16 @@ class CoordinateCheck:
     """Sizes of tensors against the width. Made by `js.coordinate_check`.
 
     Attributes:
-        tensors: their names, in the order of the computation.
-        read_outs: whether each of them enters no other product, and so is an output, or a part of one.
-        widths: of the networks.
-        sizes, changes: root mean squares at the start, and of the change by training, (tensors, widths, seeds).
-        size_slopes, change_slopes: the powers of the width in them.
+        tensors: their names, in order of computation.
+        read_outs: whether each tensor is an output or part of one: it enters no other product.
+        widths: widths of the networks.
+        sizes, changes: root mean squares at the start, and of the change by training, shape (tensors, widths, seeds).
+        size_slopes, change_slopes: the exponents of the width in them.
         verdicts: one line per tensor.
-        passed: whether every tensor keeps its size and its change, but for the start of read-outs, which may shrink,
-            and of tensors that are 0 at every width; not where a training diverged. None where that is not known:
-            parameters were not followed, or a tensor did not move at any width.
-        notes: what was not seen.
+        passed: whether the size and the change of every tensor do not depend on the width. At the start, read-outs may
+            shrink, and tensors may be 0 at every width. False if training diverged. None if unknown: parameters were
+            not followed, or a tensor did not move at any width.
+        notes: what could not be measured.
     """
 
     tensors: tuple[str, ...]
@@ -106,16 +106,16 @@ def coordinate_check(
     seeds: int = 5,
     key: Any = None,
 ) -> CoordinateCheck:
-    """Measures which tensors of a network grow or shrink with its width, at the start and by training: the muP check.
+    """Measures which tensors of a network grow or shrink with its width, at the start and in training: the muP check.
 
-    Every product of data with parameters is followed through the network's program (and, in attention, of data with
-    data), multipliers and biases included. A network that learns features at any width keeps the typical entry of
-    each at the start, and its change in a few steps, independent of the width; read-outs may start smaller (Yang
-    and Hu 2021; Yang et al. 2022, appendix D.1). A slope counts as 0 within 1/4: exponents are multiples of 1/2.
+    It follows every product of data with parameters through the network's program (in attention, also of data with
+    data), including multipliers and biases. If a network learns features at any width, the typical entry of each
+    product at the start, and its change in a few steps, do not depend on the width; read-outs may start smaller (Yang
+    and Hu 2021; Yang et al. 2022, appendix D.1). A slope within 1/4 of 0 counts as 0: exponents are multiples of 1/2.
 
     Arguments:
         make_net: `make_net(width, key)` returns a network, as for `js.diagnose`.
-        widths: two or more; powers of 2 from 32 to 512, say.
+        widths: two or more, ascending, such as powers of 2 from 32 to 512.
         x, y: a few dozen samples.
         optimizer: an optax transformation, or a function of the width that returns one. None takes Adam at 1e-3.
         loss: as for `js.diagnose`.
@@ -123,7 +123,7 @@ def coordinate_check(
     Other Arguments:
         steps: steps of training.
         seeds: networks per width.
-        key: of the networks; None takes `jax.random.key(0)`.
+        key: random key of the networks; None takes `jax.random.key(0)`.
 
     Example:
         >>> import optax
@@ -138,8 +138,8 @@ def coordinate_check(
         True ('weights[0]', 'weights[1]', 'weights[2]')
 
     Raises:
-        TypeError, ValueError: as `js.diagnose`; fewer than two widths; networks of different widths whose tensors are
-            not the same ones.
+        TypeError, ValueError: as `js.diagnose`; fewer than two widths; networks of different widths have different
+            tensors.
     """
     places, key = read_widths(make_net, widths), read_key(key)
     steps, seeds = require_size(steps, "steps"), require_size(seeds, "seeds")
@@ -153,7 +153,7 @@ def coordinate_check(
             problem = read_problem(net, x, y, loss, None, False)
             program, sizes, why = _sizes(problem, chosen, steps)
             here, read_outs, hidden = program.names, program.read_outs, program.hidden
-            # Where there is no other advice the default below says so, once for all widths.
+            # `SMALLER` alone is left out: it is the default below, given once for all widths.
             whys += [why] if why and not why.endswith(f": {SMALLER}.") else []
             if names is not None and here != names:
                 odd = sorted(set(here) ^ set(names)) or list(here)
@@ -179,8 +179,7 @@ def coordinate_check(
         passed, where = False, ", ".join(map(str, lost))
         advice = whys[0] if whys else f"{SMALLER.capitalize()}."
         notes += (f"Training diverged at width {where}: changes there are unknown. {advice}",)
-    # A tensor that moves at other widths only. Zeros have no logarithm: the slope would silently leave these widths
-    # out.
+    # A tensor that moves at some widths only. Zeros have no logarithm, so its slope silently skips the other widths.
     still = np.all(changes == 0, axis=2) & np.any(changes > 0, axis=(1, 2))[:, None]
     if np.any(still):
         passed, where = False, ", ".join(map(str, places[np.any(still, axis=0)]))
@@ -190,7 +189,7 @@ def coordinate_check(
 
 
 def read_widths(make_net: Any, widths: Any) -> np.ndarray:
-    """The widths, checked."""
+    """Validates the widths and returns them as an array."""
     if not callable(make_net):
         raise TypeError(f"make_net must be a function of (width, key) that returns a network, got {describe(make_net)}")
     try:
@@ -223,7 +222,7 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[TappedProgram,
         raise ValueError("no product of data with parameters was found in this network, so there is nothing to check")
     why = ending(problem, problem, optimizer, run) if run.diverged else ""
     sizes = np.array(_measure(problem, run.checkpoints[-1].params))
-    # The checkpoint is from before the step that diverged, so its change is not that of the training asked for.
+    # The checkpoint precedes the step that diverged, so it does not show the change after all steps.
     if run.diverged:
         sizes[1] = np.nan
     return program, sizes, why
@@ -236,7 +235,7 @@ def _program(problem: Problem) -> TappedProgram:
 
 @eqx.filter_jit
 def _measure(problem: Problem, end: PyTree) -> Array:
-    """Sizes and changes. The program is read inside: networks of one width then share what is compiled."""
+    """Sizes and changes. The program is read inside, so networks of one width share one compiled program."""
     program = _program(problem)
     before, after = (run_program(program, params, problem.x) for params in (problem.params, end))
     changes = [root_mean_square(b - a) for a, b in zip(before, after, strict=True)]
@@ -246,7 +245,7 @@ def _measure(problem: Problem, end: PyTree) -> Array:
 def _judge(
     name: str, size: Slope, change: Slope, sizes: np.ndarray, changes: np.ndarray, *, read_out: bool
 ) -> tuple[str, bool | None]:
-    """A sentence on what two slopes say of a tensor, and whether the tensor passes; None if that is not known."""
+    """A sentence on a tensor from its two slopes, and whether the tensor passes; None if unknown."""
     said, fine = [], True
     for what, power, values in (("its entries", size, sizes), ("their changes", change, changes)):
         shown, shrinks = f"N^{power.shown()}", read_out and values is sizes
@@ -261,7 +260,7 @@ def _judge(
             said.append(f"{what} could not be measured ({why})")
             fine = None if still and fine else False
         elif abs(power.value) <= TOLERANCE:
-            clear = abs(power.value) + power.error < 2 * TOLERANCE  # where the next exponent stands
+            clear = abs(power.value) + power.error < 2 * TOLERANCE  # the next exponent
             doubt = "" if clear else ", unless the error hides that they do not: give more seeds or widths"
             said.append(f"{what} keep their size ({shown}){doubt}")
         elif power.value < 0 and shrinks:

@@ -1,8 +1,8 @@
-r"""The crossover of a network from the kernel regime to feature learning, seen before it trains.
+r"""The crossover of a network from the kernel regime to feature learning, predicted before training.
 
-With an output multiplier alpha of what it learns, $f_0 + \alpha (f - f_0)$, linearized training moves the parameters
-by $\Delta/\alpha$ (Chizat et al.), where $\Delta$ is what it takes without multiplier. So one linearized training, by
-the same optimizer, tells the displacement at every alpha; alpha is where the kernel there has moved by the limit.
+With the output multiplier alpha in $f_0 + \alpha (f - f_0)$, linearized training moves the parameters by
+$\Delta/\alpha$ (Chizat et al.), where $\Delta$ is the displacement at alpha = 1. One linearized training run with the
+same optimizer thus gives the displacement at every alpha. At the crossover the kernel has changed by the limit.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ..kernels._internal import Trace
 from ._movement import relative_change, whole_kernel
 
 
-# Displacements that are tried: below, float32 cannot tell the change of a kernel from rounding.
+# Range of displacements. Below it, float32 cannot tell the change of a kernel from rounding.
 SMALLEST, LARGEST = 1e-4, 1e4
 
 
@@ -27,9 +27,8 @@ class Crossover(NamedTuple):
     """The multiplier at which the kernel regime ends.
 
     Attributes:
-        multiplier: alpha; below it the network learns features. 0 or inf where no displacement tried reaches the limit,
-            or all do.
-        scales, changes: displacements of linearized training, as multiples, and the kernel's relative change there.
+        multiplier: alpha; below it the network learns features. 0 if no displacement reaches the limit, inf if all do.
+        scales, changes: multiples of linearized training's displacement, and the kernel's relative change there.
     """
 
     multiplier: float
@@ -38,14 +37,14 @@ class Crossover(NamedTuple):
 
 
 def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float, trace: Trace) -> Crossover | None:
-    """Finds where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by a search in log s; the multiplier is 1/s.
+    """Finds where |K(theta_0 + s Delta) - K_0|/|K_0| equals the limit, by a search in log s; the multiplier is 1/s.
 
-    None where K_0 is 0.
+    Returns None if K_0 is 0.
 
     Arguments:
-        problem: at its start, of few samples.
-        eta: the learning rates that its kernel is weighted with.
-        displacement: Delta, of linearized training to its end.
+        problem: the problem at its start, with few samples.
+        eta: the learning rates that weight its kernel.
+        displacement: Delta, from the whole of linearized training.
         limit: the change that ends the kernel regime.
         trace: how kernels are computed.
     """
@@ -53,19 +52,19 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
     if not np.any(np.asarray(before)):
         return None
     first, last = np.log(SMALLEST), np.log(LARGEST)
-    known: dict[float, float] = {}  # kernels are dear, and Brent's method asks again for the ends of its bracket
+    known: dict[float, float] = {}  # kernels are expensive, and Brent's method reevaluates the ends of its bracket
 
     def beyond(place: float) -> float:
         """How far the kernel is beyond the limit, from -1 to 1, at the displacement exp(place)."""
         if place not in known:
             moved = _moved(problem.params, displacement, jnp.asarray(np.exp(place), problem.dtype))
             known[place] = float(relative_change(whole_kernel(problem, moved, eta, trace), before))
-        # tanh(log(change/limit)/2), nearly a line; a kernel that overflows has moved beyond any limit.
+        # tanh(log(change/limit)/2), nearly linear in the place; a kernel that overflows is beyond any limit.
         return (known[place] - limit) / (known[place] + limit) if np.isfinite(known[place]) else 1.0
 
-    last_one = place = 0.0  # log of the displacement of this network itself
+    last_one = place = 0.0  # log of the displacement of the network as given
     onward = np.log(8) if beyond(place) < 0 else -np.log(8)
-    # Steps of a factor 8 until there is a displacement on either side of the limit, then Brent's method, to 5 %.
+    # Steps by factors of 8 until the limit is bracketed, then Brent's method, to 5 %.
     while beyond(place) * onward < 0 and first < place < last:
         last_one, place = place, float(np.clip(place + onward, first, last))
     if beyond(place) * onward >= 0:

@@ -1,4 +1,4 @@
-"""The one place of this room that makes datasets."""
+"""Construction of xarray datasets."""
 
 from typing import Any, TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def dataset(data: dict[str, Any], coords: dict[str, Any], attrs: dict[str, Any]) -> "xarray.Dataset":
-    """A labelled dataset."""
+    """A labeled dataset."""
     import xarray
 
     return xarray.Dataset(data, coords=coords, attrs=attrs)

@@ -1,4 +1,4 @@
-"""The verbs: a diagnosis of a network that is trained for a while, and of checkpoints."""
+"""Diagnosis of a network by a short training run, or from checkpoints."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ from ._train import batch_size_for, checkpoint_steps, train
 from ._verdict import decide, paragraph, regime_findings
 
 
-# Samples that kernels are computed on, and those on which the multiplier is looked for, which takes a dozen kernels.
+# Samples for kernels, and for the search for the multiplier, which computes a dozen kernels.
 PROBES, FEW = 200, 64
 CHECKPOINTS = 5
 
@@ -56,48 +56,48 @@ def diagnose(
     verify: bool = False,
     key: Any = None,
 ) -> Diagnosis:
-    r"""Is this network in the kernel regime, or does it learn features, and how? By training it for a short while.
+    r"""Trains a network briefly, to tell whether it is in the kernel regime or learns features, and how.
 
-    At the parameters theta_t after `steps` steps, and on some of the samples, it measures how far the tangent kernel
-    has moved, $|K_t - K_0|/|K_0|$, and what the linearized network misses, $|f_t - f_{lin}|/|f_t - f_0|$ with
-    $f_{lin} = f_0 + J_0(\theta_t - \theta_0)$. The verdict is by the kernel's change, carried on to the end of training
-    in proportion to the progress made (from less than a quarter, to where linearized training ends), against the limit
-    0.1 of `js.observe.KERNEL_REGIME_LIMIT`. All thresholds, their sources and how often the verdict is right:
-    docs/diagnose.md. Once it has taken 10 s it says on stderr where it is.
+    At the parameters theta_t after `steps` steps, on a subset of the samples, it measures how far the tangent kernel
+    has moved, $|K_t - K_0|/|K_0|$, and what the linearized network misses, $|f_t - f_{lin}|/|f_t - f_0|$ with $f_{lin}
+    = f_0 + J_0(\theta_t - \theta_0)$. The verdict compares the kernel's change by the end of training with the limit
+    0.1 of `js.observe.KERNEL_REGIME_LIMIT`. It is extrapolated in proportion to progress or, below a quarter of it,
+    from where linearized training ends. docs/diagnose.md has all thresholds, their sources and how often the verdict is
+    right. After 10 s, progress is written to stderr.
 
-    Before training it asks at which output multiplier the regime would change: one linearized training by the same
-    optimizer tells where the parameters would go at any multiplier, and kernels are computed there. Of the optimizer
-    it measures the critical multiple of its next step, and its sharpness in units of the largest stable one, Adam's
-    with its preconditioner.
+    It also finds the output multiplier at which the regime would change: one linearized training run with the same
+    optimizer gives the parameters at any multiplier, and kernels are computed there. For the optimizer it measures the
+    critical multiple of the next step, and the sharpness in units of the largest stable one, with the preconditioner
+    for Adam.
 
     Arguments:
-        net: a network of `js.nets`, any Equinox module acting on one sample and returning (c,), or
-            `jax.tree_util.Partial(f, params)` of any f(params, x). All its floating-point arrays are trained. Or a
-            `js.Problem` or `js.Stream`, which brings x, y, loss, test, centered and state.
+        net: a network of `js.nets`, any Equinox module that maps one sample to shape (c,), or `jax.tree_util.Partial(f,
+            params)` of any f(params, x). All its floating-point arrays are trained. Alternatively, a `js.Problem` or
+            `js.Stream`, which brings x, y, loss, test, centered and state.
         x: inputs, shape (n, ...), or a dict or tuple of several such arrays; integers for embeddings.
         y: targets, as the loss takes them.
         loss: as for `js.Problem`; None takes MSE.
-        optimizer: an optax transformation, such as `optax.adam(1e-3)`: the one you train with. None takes Adam at 1e-3.
-            With an array for its rate, `optax.adam(jnp.asarray(1e-3))`, another rate compiles nothing.
-        steps: steps of training. Enough for the loss to fall visibly.
+        optimizer: the optax transformation that you train with, such as `optax.adam(1e-3)`; None takes Adam at 1e-3.
+            With an array as its rate, `optax.adam(jnp.asarray(1e-3))`, a new rate does not recompile.
+        steps: training steps, enough for the loss to fall visibly.
         test: (x, y) of a test set, or None.
         centered: whether to train f - f_0.
 
     Other Arguments:
-        noise: the network as it trains, where it has dropout, as for `js.Descent`; the network is then given in
-            inference mode, of which all numbers are. Linearized training is without.
+        noise: for dropout, the network in training mode, as for `js.Descent`. `net` is then in inference mode, and all
+            numbers are measured on it. Linearized training has no noise.
         state: of a network made by `eqx.nn.make_with_state`, `nets.from_nnx_with_state` or `from_torch_with_state`, as
-            for `js.Problem`: it trains in training mode, and kernels are those of it in inference mode.
-        batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond, and of a
-            stream.
-        checkpoints: how often it is looked at after the start. Each holds the parameters and the optimizer's memory.
-        probes: samples that are measured on, drawn from x. None takes 200, or as many as have 2^27 outputs, if fewer.
-        projections: random projections of the outputs that kernels are computed of, as by `js.kernels.Projected`. None
-            takes all outputs up to 128, and 16 projections of more.
-        products: the most products with a Hessian or kernel, two gradients each, that a largest eigenvalue is found by.
-            Fewer than it needs, most often 20 to 40, make it too small: of sharpness by a tenth or so after 5.
-        verify: whether to train at a third and at three times the multiplier of the crossover, too.
-        key: of batches and probes; None takes `jax.random.key(0)`.
+            for `js.Problem`. The network trains in training mode; its kernels are computed in inference mode.
+        batch_size: samples per step; None takes the full batch up to 1024 samples, and batches of 256 beyond that and
+            for a stream.
+        checkpoints: number of checkpoints after the start. Each holds the parameters and the optimizer's state.
+        probes: number of samples to measure on, drawn from x. None takes 200, or fewer if these exceed 2^27 outputs.
+        projections: number of random projections of the outputs for kernels, as in `js.kernels.Projected`. None takes
+            all outputs up to 128, and 16 projections beyond that.
+        products: maximum number of products with a Hessian or kernel, two gradients each, per largest eigenvalue. Most
+            need 20 to 40; fewer underestimate the eigenvalue, sharpness by about a tenth after 5.
+        verify: whether to also train at a third and at three times the crossover multiplier.
+        key: random key of batches and probes; None takes `jax.random.key(0)`.
 
     Returns:
         A `Diagnosis`: `print` it, `report.plot()`, `report.save("diagnosis.html")`, `report.to_xarray()`,
@@ -118,9 +118,9 @@ def diagnose(
         al. 2021 and 2022; Kalra and Barkeshli 2024 (arXiv:2406.09405).
 
     Raises:
-        TypeError: net is no network, the optimizer not one of optax, a number or key of the wrong kind.
-        ValueError: the network is no function of one sample with an array of outputs, lacks its state, or its
-            parameters are neither float32 nor float64, or not finite; data do not fit it, or are not finite.
+        TypeError: net is not a network, the optimizer is not from optax, or a number or key has the wrong type.
+        ValueError: the network does not map one sample to an array, or lacks its state; its parameters are not finite,
+            or neither float32 nor float64; data do not fit it, or are not finite.
     """
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     check_optimizer(optimizer)
@@ -142,7 +142,7 @@ def diagnose(
     training = train(problem, optimizer, checkpoint_steps(steps, checkpoints), batch_size, batch_key, say, noise)
     end = ending(problem, probe, optimizer, training) if training.diverged else ""
     places = [point.step for point in training.checkpoints]
-    # As in `train`, whose states the checkpoints hold.
+    # The optimizer as in `train`, whose states the checkpoints hold.
     held = Descent(suited(optimizer, problem.net), rate=1.0).optimizer
     params = [point.params for point in training.checkpoints]
     for step, network in list(zip(places, params, strict=True))[1:]:
@@ -160,7 +160,7 @@ def diagnose(
     stable = step_stability(probe, held, training.checkpoints, slopes, products, say)
 
     findings = regime_findings(examined, verdict) | ahead.findings | stable.findings
-    if not examined.learnable:  # the gradient is a rounding error, as are its steps
+    if not examined.learnable:  # gradient and steps are rounding errors
         nothing = {name: findings[name].limit for name in ("chizat_ratio", "critical_rate", "crossover_multiplier")}
         findings |= {name: Finding(np.nan, limit, "not known: nothing to learn") for name, limit in nothing.items()}
     history = examined.history | stable.history
@@ -209,15 +209,15 @@ def diagnose_checkpoints(
     products: int = MOST,
     key: Any = None,
 ) -> Diagnosis:
-    """The diagnosis of a training that has been made: from its saved networks, the first one at the start.
+    """Diagnoses a finished training run from its saved networks, the first one at the start.
 
-    As `js.diagnose`, without what needs the optimizer: stability is that of gradient descent, and where features begin
-    is estimated from the parameters' displacement so far, which in the kernel regime is that of linearized training.
+    Like `js.diagnose`, but without the optimizer: stability is that of gradient descent, and the crossover is estimated
+    from the parameters' displacement so far, which in the kernel regime equals that of linearized training.
 
     Arguments:
         checkpoints: networks of one structure and shape, in the order of training.
         x, y, loss, test, centered, state: as for `js.diagnose`.
-        steps: the steps of the checkpoints, ascending; None counts them.
+        steps: the steps of the checkpoints, ascending; None takes 0, 1, 2, ...
 
     Other Arguments:
         probes, projections, products, key: as for `js.diagnose`.
@@ -235,7 +235,7 @@ def diagnose_checkpoints(
         kernel
 
     Raises:
-        TypeError: as `js.diagnose`; checkpoints is no list.
+        TypeError: as `js.diagnose`; or checkpoints is not a list.
         ValueError: as `js.diagnose`; fewer than two checkpoints, checkpoints of different shapes, or steps that do not
             ascend.
     """
@@ -245,7 +245,7 @@ def diagnose_checkpoints(
     if len(places) != len(networks) or any(b <= a for a, b in zip(places[:-1], places[1:], strict=True)):
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
     problem = read_problem(networks[0], x, y, loss, test, centered, state)
-    # Functions that adapters such as `from_linen` make may differ, with them the structures, but by these alone.
+    # Adapters such as `from_linen` may make a new function each time; structures may differ in this alone.
     structure = jax.tree.structure(problem.params)
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
     for index, later in enumerate(params[1:], 1):
@@ -254,7 +254,7 @@ def diagnose_checkpoints(
 
 
 def diagnose_parameters(problem: Problem, params: Sequence[PyTree], steps: Sequence[int]) -> Diagnosis:
-    """The diagnosis of parameters of a problem's network, the first ones at its start, on all of its samples."""
+    """Diagnoses parameters of a problem's network, the first ones at its start, on all its samples."""
     check_network(problem.net, problem.state)
     for place, later in zip(steps, params, strict=True):
         check_finite(problem, later, f"at step {place}")
@@ -297,7 +297,7 @@ def _of_parameters(
 
 
 def _probes(problem: Problem, probes: int | None, key: Any) -> tuple[Problem, Problem]:
-    """The problems of the samples that are measured on, and of those for the multiplier."""
+    """The problem on the probe samples, and on those for the multiplier."""
     count = max(2, min(PROBES, problem.at_once)) if probes is None else require_size(probes, "probes", least=2)
     return choose(problem, count, key), choose(problem, min(FEW, count), key)
 
@@ -308,7 +308,7 @@ def _trace(problem: Problem, projections: int | None, key: Any) -> Trace:
 
 
 def _said() -> Callable[[str], None]:
-    """Returns a function that writes where a diagnosis is, once it has taken 10 s."""
+    """Returns a function that reports the progress of a diagnosis once it has taken 10 s."""
     write = late("diagnose")
     return lambda words: write(lambda seconds: f"{words}, {seconds:.0f} s so far")
 
@@ -320,7 +320,7 @@ def _at_end(value: float, count: int) -> np.ndarray:
 def _chosen(
     problem: Problem, probe: Problem, examined: Examined, batch_size: int | None, trace: Trace, products: int
 ) -> list[str]:
-    """Notes on what was chosen for the user, and on what the numbers are of."""
+    """Notes on default choices, and on what the numbers were measured on."""
     n, looked = samples_in(problem.x), samples_in(probe.x)
     notes = []
     if looked < n:

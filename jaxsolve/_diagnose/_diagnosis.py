@@ -1,4 +1,4 @@
-"""The contents of a diagnosis, and the ways to look at it."""
+"""The result of a diagnosis, with its plot, page and dataset."""
 
 import dataclasses
 import os
@@ -25,9 +25,9 @@ class Finding:
     """One number of a diagnosis.
 
     Attributes:
-        value: the number; NaN where it could not be had, and `words` says why.
+        value: the number; NaN if unknown, with the reason in `words`.
         limit: its threshold, with its source; None where there is none.
-        words: what it says of this network.
+        words: what it says about this network.
     """
 
     value: float
@@ -42,20 +42,20 @@ def shown(value: float) -> str:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """The regime of a network, and what it rests on. Made by `js.diagnose` and `js.diagnose_checkpoints`.
+    """The regime of a network, with the evidence. Made by `js.diagnose` and `js.diagnose_checkpoints`.
 
     Attributes:
         regime: the verdict, a `js.observe.Regime`.
         near_boundary: whether the number that decides is within a factor 3 of its limit.
         text: one paragraph in plain words.
         findings: every number by name, with its limit, its source and what it says.
-        history: arrays along the checkpoints by name, such as `kernel_change`; `step` has the steps.
+        history: arrays over the checkpoints by name, such as `kernel_change`; `step` holds the steps.
         groups: the names of the groups of parameters.
-        by_group: arrays along the groups by name: `kernel_share`, `kernel_share_start`, `kernel_change`, `update`.
-        pairs: the names of layers of which one reads what the other writes.
+        by_group: arrays over the groups by name: `kernel_share`, `kernel_share_start`, `kernel_change`, `update`.
+        pairs: names of pairs of layers, where one reads the output of the other.
         by_pair: their `alignment` and `alignment_start`.
         by_scale: the kernel's change after linearized training against the output multiplier.
-        notes: what could not be had, and what was chosen where nothing was given.
+        notes: what could not be measured, and which defaults were chosen.
     """
 
     regime: Regime
@@ -113,10 +113,10 @@ class Diagnosis:
         return draw(self._title, self.history, self.groups, self.by_group, self.by_scale)
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Writes one HTML page that needs no network, and returns its path. A file that is there is replaced.
+        """Writes one self-contained HTML page and returns its path. An existing file is replaced.
 
         Raises:
-            TypeError: path is no path.
+            TypeError: path is not a path.
             FileNotFoundError: its folder does not exist.
         """
         require_path(path, "path", "that of the page, such as 'diagnosis.html'")

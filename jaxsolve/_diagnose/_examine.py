@@ -1,4 +1,4 @@
-"""The numbers of a network along its checkpoints."""
+"""Measurements of a network at its checkpoints."""
 
 import warnings
 from collections.abc import Callable
@@ -27,25 +27,25 @@ from ._movement import compare_kernels, in_groups, learnable, Look, movement, re
 from ._stability import difference
 
 
-# So many samples are looked at where a kernel is compared with gradients.
+# Number of samples on which a kernel is compared with gradients.
 CERTIFIED = 4
 
 
 class Examined(NamedTuple):
-    """The numbers of a network along its checkpoints, but for those of the optimizer's steps.
+    """Measurements of a network at its checkpoints, except those of the optimizer's steps.
 
     Attributes:
         groups: the groups of parameters.
-        history, by_group, by_pair: as those of a `Diagnosis`.
-        pairs: the names of layers of which one reads what the other writes.
-        switched: the share of units with kinks, by sample, that are on another side; None if it has none.
-        learnable: whether there was anything to learn, but for rounding.
-        moved: whether the outputs have.
-        hidden: whether that is little more than rounding.
-        kernel: what is in the way of numbers of the last kernel: "", "0", or "NaN or infinite".
-        started: whether the kernel is other than 0 at the start.
+        history, by_group, by_pair: as in `Diagnosis`.
+        pairs: names of pairs of layers, where one reads the output of the other.
+        switched: the share of pairs of sample and unit that crossed the unit's kink; None without kinks.
+        learnable: whether the loss has a gradient at the start beyond rounding.
+        moved: whether the outputs have moved.
+        hidden: whether they moved by little more than rounding.
+        kernel: what makes the last kernel unusable: "", "0", or "NaN or infinite".
+        started: whether the kernel is nonzero at the start.
         unaligned: why the kernel has no alignment with the targets, if it has none.
-        dtype: the coarsest that the network computes products in.
+        dtype: the coarsest dtype in which the network computes products.
     """
 
     groups: Groups
@@ -73,27 +73,27 @@ def examine(
     products: int,
     say: Callable[[str], None],
 ) -> Examined:
-    """Every checkpoint against the first one.
+    """Compares every checkpoint with the first one.
 
     Arguments:
-        probe: the problem, at the first checkpoint, of the samples to look at.
-        eta: the learning rates that kernels are weighted with.
-        steps: of the checkpoints.
-        checkpoints: parameters.
+        probe: the problem at the first checkpoint, on the probe samples.
+        eta: the learning rates that weight the kernels.
+        steps: steps of the checkpoints.
+        checkpoints: parameters at these steps.
         looks: the slope and the kernels at each.
         trace: how kernels are computed.
-        products: the most by which a largest eigenvalue is found.
-        say: is told of every checkpoint.
+        products: maximum number of products per largest eigenvalue.
+        say: called with a message at every checkpoint.
     """
     dtype = coarsest(probe.of_sample(checkpoints[0], eta)[0], probe.x)
-    # What is computed in half precision is rounded to half of its eps.
+    # Half-precision results are rounded to within half of their eps.
     eps = float(jnp.finfo(dtype).eps) / (1 if dtype == probe.dtype else 2)
     groups = find_groups(checkpoints[0])
     start = in_groups(looks[0].kernels, eta, groups)
     _compare_with_gradients(probe, checkpoints[0], eta, trace, np.sum(np.asarray(start), axis=0))
     pull = now = pull_at(probe, checkpoints[0], eta)
     rows: list[dict[str, float]] = []
-    # The first checkpoint is the start, from where nothing has moved.
+    # The first checkpoint is the start: nothing has moved yet.
     last, linear = start, jnp.asarray(np.zeros(pull.outputs.shape, pull.outputs.dtype))
     compared = first = compare_kernels(probe, start, start)
     moved = None
@@ -148,7 +148,7 @@ def examine(
 
 
 def _alignments(insides: Insides) -> np.ndarray:
-    """|W_m W_l|/(|W_m||W_l|) of pairs of layers: by NumPy, as each would be a program. NaN of weights that are 0."""
+    """|W_m W_l|/(|W_m||W_l|) of pairs of layers; NaN for zero weights. In NumPy, as JAX would compile each pair."""
     weights, found = {slot: np.asarray(of, float) for slot, of in insides.weights.items()}, []
     for pair in insides.pairs:
         below, above = (matrix / (np.max(np.abs(matrix)) or 1) for matrix in pair.matrices(weights))
@@ -158,7 +158,7 @@ def _alignments(insides: Insides) -> np.ndarray:
 
 
 def _switched(before: Insides, after: Insides) -> float | None:
-    """The share of units, by sample, whose activation pattern has changed; NaN of a network that has diverged."""
+    """The share of pairs of sample and unit whose activation has switched; NaN if the network has diverged."""
     if before.patterns is None or after.patterns is None:
         return None
     sides = [map(np.asarray, pair) for pair in zip(before.patterns.of_units, after.patterns.of_units, strict=True)]
@@ -168,7 +168,7 @@ def _switched(before: Insides, after: Insides) -> float | None:
 
 
 def _unaligned(probe: Problem, kernel: str) -> str:
-    """Why a kernel would have no alignment with the targets, once both are centered."""
+    """Why the alignment of a kernel with the targets is undefined once both are centered."""
     targets = np.asarray(probe.y)
     if len(targets) == 1:
         return "there is only one sample"
@@ -178,10 +178,10 @@ def _unaligned(probe: Problem, kernel: str) -> str:
 
 
 def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, trace: Trace, kernel: np.ndarray) -> None:
-    """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
+    """Warns if a kernel disagrees with gradients on some samples; a trace takes one gradient per output."""
     (net, eta), ntk = trace.of(*probe.of_sample(params, eta)), jnp.asarray(kernel)
     found = kernels.check(net, probe.x, ntk, eta=eta, key=jax.random.key(0), samples=CERTIFIED)
-    if float(found.error) > found.bound:  # what is not finite is no doubt about the compiler
+    if float(found.error) > found.bound:  # non-finite values do not implicate the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 
 

@@ -1,4 +1,4 @@
-"""The picture of a diagnosis."""
+"""Figures of diagnoses and checks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def _blank(width: float, height: float) -> "Figure":
-    """A figure without panels, of so many inches."""
+    """A figure without panels, of the given size in inches."""
     with needs("plot", "a picture"):
         import matplotlib.pyplot as plt
-    # By pyplot, as notebooks show no figure before it has made one; and closed, as the caller alone is to hold it.
+    # Made by pyplot, which lets notebooks show figures, and closed, so that only the caller holds it.
     figure = plt.figure(figsize=(width, height), layout="constrained")
     plt.close(figure)
     return figure
@@ -31,7 +31,7 @@ def _blank(width: float, height: float) -> "Figure":
 
 def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, by_scale: Arrays) -> "Figure":
     """Six panels of a diagnosis: loss, movement, stability, layers, their kernels, and the multiplier."""
-    rows = max(0.0, len(groups) - 6) * 0.16  # a bar needs its height
+    rows = max(0.0, len(groups) - 6) * 0.16  # space for many bars
     figure = _blank(6.8, 7.0 + rows)
     heights = [1, 1, 1 + rows / 2.2]
     axes = figure.subplots(3, 2, gridspec_kw={"height_ratios": heights})
@@ -47,13 +47,13 @@ def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, b
         ax.xaxis.label.set_size(9)
         ax.yaxis.label.set_size(9)
         ax.title.set_size(9)
-        ax.tick_params(axis="y", which="minor", labelleft=False)  # 2, 3, 4 times a power of ten crowd the axis
+        ax.tick_params(axis="y", which="minor", labelleft=False)  # labels between powers of ten crowd the axis
         ax.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def draw_history(steps: np.ndarray, panels: Sequence[tuple[str, str, np.ndarray, Sequence[str]]]) -> "Figure":
-    """One panel for each observable: its name, its unit, its values, and the names of its columns."""
+    """One panel per observable, given as its name, unit, values and names of columns."""
     columns = 1 if len(panels) == 1 else 2
     rows = -(-len(panels) // columns)
     figure = _blank(3.4 * columns, 2.3 * rows)
@@ -72,7 +72,7 @@ def draw_history(steps: np.ndarray, panels: Sequence[tuple[str, str, np.ndarray,
         elif known.size and known.min() >= 0:
             ax.set_ylim(bottom=0)
         ax.set(xlabel="step", ylabel=axis_label(name, unit))
-        ax.set_xlim(0, max(1.03 * float(steps[-1]), 1))  # the same for all: some have no value at first
+        ax.set_xlim(0, max(1.03 * float(steps[-1]), 1))  # shared: some panels have no value at first
         ax.tick_params(labelsize=8)
         ax.xaxis.label.set_size(9)
         ax.yaxis.label.set_size(9)
@@ -84,13 +84,13 @@ def draw_history(steps: np.ndarray, panels: Sequence[tuple[str, str, np.ndarray,
     return figure
 
 
-# What a dashed line stands for.
+# Limits, drawn as dashed lines.
 _LIMITS = {"kernel_change": KERNEL_CHANGE.value, "nonlinearity": NONLINEARITY.value, "stability": STABILITY.value,
            "critical_rate": CRITICAL.value}  # fmt: skip
 
 
 def _steps(ax: Any, history: Arrays) -> np.ndarray:
-    """The steps; a logarithmic axis shows 0 as well."""
+    """The steps; sets a logarithmic axis that includes 0."""
     steps = history["step"]
     ax.set_xscale("symlog", linthresh=1)
     ax.set_xlim(0, max(float(steps[-1]) * 1.15, 1))
@@ -119,7 +119,7 @@ def _loss(ax: Any, history: Arrays) -> None:
             end = history[name][-1]
             ax.plot(steps[-1], end, color=COLORS[index], marker="x", ms=7, mew=1.6, ls="", label=label, clip_on=False)
     low, high = ax.dataLim.intervaly
-    if high > 10 * low > 0:  # a logarithmic axis has numbers at powers of ten alone
+    if high > 10 * low > 0:  # a logarithmic axis labels powers of ten only
         ax.set_yscale("log")
     ax.set(ylabel="loss", title="It trains")
     _legend(ax)
@@ -127,7 +127,7 @@ def _loss(ax: Any, history: Arrays) -> None:
 
 def _movement(ax: Any, history: Arrays) -> None:
     steps = _steps(ax, history)
-    # At the start both are 0, which a logarithm cannot show.
+    # Both are 0 at the start, which a logarithmic axis cannot show.
     _line(ax, steps[1:], history["kernel_change"][1:], 0, "kernel change")
     _line(ax, steps[1:], history["nonlinearity"][1:], 1, "nonlinearity")
     _line(ax, steps, history["kernel_alignment"], 2, "alignment with target")
@@ -180,7 +180,7 @@ def _multiplier(ax: Any, by_scale: Arrays) -> None:
             label="trained there",
         )
     ax.set(xscale="log", yscale="log")
-    # Whole decades, and numbers at these alone: others would overlap.
+    # Whole decades, with labels at these only: others would overlap.
     first, last = np.floor(np.log10(multiplier.min()) - 0.01), np.ceil(np.log10(multiplier.max()) + 0.01)
     ax.set_xlim(10**first, 10**last)
     ax.xaxis.set_minor_formatter("")
@@ -219,12 +219,12 @@ def _short(name: str) -> str:
 def draw_coordinates(
     tensors: Sequence[str], widths: np.ndarray, sizes: np.ndarray, changes: np.ndarray, *, title: str
 ) -> "Figure":
-    """Sizes at the start and changes against the width, (tensors, widths, seeds)."""
+    """Sizes at the start and changes, both of shape (tensors, widths, seeds), against the width."""
     figure = _blank(6.8, 3.0 + 0.14 * len(tensors))
     axes = figure.subplots(1, 2, sharex=True)
     for ax, values, which in zip(axes, (sizes, changes), ("at the start", "change"), strict=True):
         for index, (name, rows) in enumerate(zip(tensors, values, strict=True)):
-            # The geometric mean over seeds, as slopes are those of logarithms.
+            # The geometric mean over seeds, since slopes are fitted to logarithms.
             middle = np.exp(np.mean(np.log(np.where(rows > 0, rows, np.nan)), axis=1))
             style = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
             ls = "-" if index < len(COLORS) else "--"
@@ -243,7 +243,7 @@ def draw_coordinates(
 
 
 def draw_transfer(widths: np.ndarray, rates: np.ndarray, losses: np.ndarray, best: np.ndarray) -> "Figure":
-    """Losses against the rate, (widths, rates, seeds), and the best rate of each width."""
+    """Losses of shape (widths, rates, seeds) against the rate, and the best rate of each width."""
     figure = _blank(3.4, 2.8)
     ax = figure.subplots()
     logarithmic, means = have_logarithms(losses), mean_losses(losses)

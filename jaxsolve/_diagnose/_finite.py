@@ -1,4 +1,4 @@
-"""Numbers that are NaN or infinite: which samples and parameters they belong to, and why a training ended in them."""
+"""NaN and infinite values: the samples and parameters they belong to, and why a training run ended in them."""
 
 import equinox as eqx
 import jax
@@ -18,12 +18,12 @@ from ._stability import is_finite
 from ._train import loss_of, objective, ShortTraining
 
 
-NAMED = 6  # more are counted
-SMALLER = "take a smaller rate"  # where there is nothing else to advise
+NAMED = 6  # names shown; the rest are counted
+SMALLER = "take a smaller rate"  # if there is no better advice
 
 
 def check_finite(problem: Problem, params: PyTree, when: str) -> None:
-    """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
+    """Raises ValueError if outputs or the loss are not finite; `when` says at which point of training."""
     if problem.held:
         f = outputs_at(problem, params)
         sizes, value = np.max(np.abs(np.asarray(f)), axis=1), loss_of(problem, f)
@@ -45,36 +45,36 @@ def check_finite(problem: Problem, params: PyTree, when: str) -> None:
 
 
 def checked_look(probe: Problem, params: PyTree, when: str, trace: Trace) -> Look:
-    """The gradient and the kernels; raises ValueError where they are not finite, and names samples and parameters.
+    """The gradient and the kernels; if not finite, raises ValueError that names samples and parameters.
 
     Arguments:
-        probe: the problem of the samples to look at.
-        params: where.
-        when: in words.
+        probe: the problem on the probe samples.
+        params: the parameters.
+        when: the point of training, in words.
         trace: how kernels are computed.
     """
     found = look(probe, params, trace)
     if not is_finite(found.slope.gradient) or not is_finite(np.sum(np.asarray(found.kernels), axis=0)):
-        # Where each derivative by itself is finite, sums of their products have overflowed.
+        # If every derivative is finite, sums of their products have overflowed.
         raise ValueError(_named(probe, params, when) or _overflows(probe, params, when))
     return found
 
 
 def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransformation, run: ShortTraining) -> str:
-    """Why a training diverged, and what to do.
+    """Why a training run diverged, and how to fix it.
 
     Arguments:
         problem: the problem.
-        probe: that of some of its samples, for steps of full batches.
-        optimizer: of the training.
-        run: the training, which diverged.
+        probe: the problem on some of its samples, for full-batch steps.
+        optimizer: the optimizer of the training run.
+        run: the training run, which diverged.
 
     Raises:
-        ValueError: there are derivatives that are not finite at the start.
+        ValueError: derivatives are not finite at the start.
     """
     if wrong := _named(problem, run.checkpoints[0].params, "at the start"):
         raise ValueError(wrong)
-    # From the most particular cause to the least: derivatives, the optimizer's step, its direction, where it leads.
+    # From the most to the least specific cause: derivatives, the optimizer's step, its direction, where it leads.
     point = run.checkpoints[-1]
     when = f"after {point.step} steps" if point.step > 1 else "after 1 step" if point.step else "at its first step"
     if wrong := _named(problem, point.params, "there"):
@@ -86,7 +86,7 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
             f"The training diverged {when}: the optimizer's step is NaN or infinite though the gradient is finite. "
             "Take a finite rate, or a smaller one, or look for a division by 0 in the optimizer."
         )
-    # The first-order change of the loss along the step: the sign of its rate is wrong where that is positive.
+    # The first-order change of the loss along the step; if positive, the rate has the wrong sign.
     upward = jax.tree.map(lambda g, u: jnp.sum(g * u), slope.gradient, step)
     if not point.step and float(sum(jax.tree.leaves(upward))) > 0:
         return f"The training diverged {when}, which goes uphill: check the sign of the rate."
@@ -114,7 +114,7 @@ def _named(problem: Problem, params: PyTree, when: str) -> str:
 
 
 def _overflows(problem: Problem, params: PyTree, when: str) -> str:
-    """A sentence on where the squares of derivatives, whose sums the kernel is, overflow, and what to do."""
+    """A sentence on where squared derivatives, which the kernel sums, overflow, and what to do."""
     squares, _ = _not_finite(problem, params)
     where = f", for {_where(params, squares)}" if np.any(squares) else ""
     other = ", or use float64" if problem.dtype == jnp.float32 else ""
@@ -125,7 +125,7 @@ def _overflows(problem: Problem, params: PyTree, when: str) -> str:
 
 
 def _where(params: PyTree, bad: Bool[Array | np.ndarray, "n leaves"]) -> str:
-    """The samples and the parameters of what is true."""
+    """Names the samples and the parameters that are marked True."""
     paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(params))
     names = [jax.tree_util.keystr(path).lstrip(".") or "the parameters" for path in paths]
     wrong = [name for name, one in zip(names, np.any(bad, axis=0), strict=True) if one]
@@ -144,7 +144,7 @@ def _listed(names: list[str]) -> str:
 
 @eqx.filter_jit
 def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves"], Bool[Array, " n"]]:
-    """Two arrays, True where squares of a sample's output derivatives, or its loss's derivative, are not finite."""
+    """Two arrays, True where a sample's squared output derivatives, or its loss derivative, are not finite."""
     bad = lambda array: ~jnp.all(jnp.isfinite(array))
 
     def of_sample(sample: tuple[PyTree, Array]) -> tuple[Array, Array]:
@@ -153,11 +153,11 @@ def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves
         squares = [bad(jnp.sum(row**2)) for row in jax.tree.leaves(pull(jnp.ones_like(f))[0])]
         return jnp.stack(squares), bad(problem.loss.gradient(f, y[None]))
 
-    return jax.lax.map(of_sample, (problem.x, problem.y))  # one by one: a batch would hold as many gradients
+    return jax.lax.map(of_sample, (problem.x, problem.y))  # one by one: a batch would hold a gradient per sample
 
 
 @eqx.filter_jit
 def _largest(problem: Problem, params: PyTree) -> Float[Array, " n"]:
-    """The largest output of every sample."""
+    """The largest absolute output of every sample."""
     largest = lambda x: jnp.max(jnp.abs(problem.network(params)(x)))
     return jax.lax.map(largest, problem.x, batch_size=problem.at_once)

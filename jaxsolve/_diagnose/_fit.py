@@ -1,11 +1,11 @@
-"""Slopes over widths, with their confidence, and what they say."""
+"""Slopes over widths, with confidence intervals."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 
-# Exponents of parametrizations are multiples of 1/2 (Yang and Hu 2021): half-way to the next one.
+# Half the distance between exponents of parametrizations, which are multiples of 1/2 (Yang and Hu 2021).
 TOLERANCE = 0.25
 
 
@@ -14,14 +14,14 @@ class Slope(NamedTuple):
 
     Attributes:
         value: the exponent.
-        error: half of its 95 % interval, by the scatter of seeds and widths.
+        error: half-width of its 95 % confidence interval, from the scatter of seeds and widths.
     """
 
     value: float
     error: float
 
     def shown(self, form: str = ".2f") -> str:
-        """The number and its error in words; a line through two points has none."""
+        """The exponent and its error as text; a line through two points has no error."""
         error = f" +- {self.error:.2f}" if np.isfinite(self.error) else ", error unknown"
         return f"{self.value:{form}}{error}"
 
@@ -31,7 +31,7 @@ def slope(widths: np.ndarray, values: np.ndarray) -> Slope:
 
     Arguments:
         widths: shape (widths,).
-        values: shape (widths, seeds); what is not positive or not finite is left out.
+        values: shape (widths, seeds); values that are not positive or not finite are left out.
     """
     x = np.repeat(np.log(widths.astype(float)), values.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -41,7 +41,7 @@ def slope(widths: np.ndarray, values: np.ndarray) -> Slope:
 
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> Slope:
-    """The slope of a line and half of its 95 % interval; NaN where there is no line."""
+    """The slope of a line and the half-width of its 95 % interval; NaN if the points define no line."""
     if len(x) < 2 or np.ptp(x) == 0:
         return Slope(float("nan"), float("nan"))
     centered = x - x.mean()
@@ -51,16 +51,16 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> Slope:
         return Slope(value, float("inf"))
     from scipy.stats import t
 
-    # The standard error of a slope of least squares, with n - 2 degrees of freedom.
+    # The standard error of a least-squares slope, with n - 2 degrees of freedom.
     spread = float(np.sqrt(rest @ rest / (len(x) - 2) / (centered @ centered)))
     return Slope(value, float(t.ppf(0.975, len(x) - 2)) * spread)
 
 
 def have_logarithms(losses: np.ndarray) -> bool:
-    """True if all losses are above 0, so that they have logarithms. Infinite ones, of runs that diverged, do."""
+    """True if all losses are above 0, so that they have logarithms; the infinite losses of diverged runs count."""
     return bool(np.all(losses > 0))
 
 
 def mean_losses(losses: np.ndarray) -> np.ndarray:
-    """The means over seeds of the logarithms, or of the losses if one has none; inf where a seed diverged."""
+    """Means over seeds of the log losses, or of the losses if one is not positive; inf where a seed diverged."""
     return np.mean(np.log(losses) if have_logarithms(losses) else losses, axis=-1)

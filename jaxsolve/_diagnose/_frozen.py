@@ -1,4 +1,4 @@
-"""Parameters that training leaves where they are, such as all but the read-out in a linear probe."""
+"""Parameters that training does not change, such as all but the read-out in a linear probe."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from .._core import Problem
 from ._stability import difference
 
 
-NAMED = 6  # more are counted
+NAMED = 6  # names shown; the rest are counted
 
 
 def moving_rates(
@@ -18,16 +18,16 @@ def moving_rates(
 ) -> tuple[PyTree, list[str]]:
     """The learning rates, 0 for frozen parameters, and a note that names them.
 
-    A parameter is frozen if it is the same at all checkpoints and has no part in the updates, though its gradient is
-    not 0. Where nothing moves at all, that says nothing, and all keep their rates.
+    A parameter is frozen if it is the same at all checkpoints and its updates are 0, though its gradient is not. If
+    nothing moves, this test says nothing, and all parameters keep their rates.
 
     Arguments:
-        probe: the problem of the samples to look at.
-        checkpoints: parameters; the first are the start.
-        gradients: of the loss, at each.
-        updates: what the optimizer would add next at the checkpoints, which tells a small update, lost to rounding,
-            from none. None where the optimizer is not known: then descent, for as long as the others took to where they
-            are, tells.
+        probe: the problem on the probe samples.
+        checkpoints: parameters, the first ones at the start.
+        gradients: gradients of the loss at the checkpoints.
+        updates: the optimizer's next updates at the checkpoints, which tell an update lost to rounding from no update.
+            None if the optimizer is unknown: the change that gradient descent would make in the time that the other
+            parameters took then decides.
     """
     start = checkpoints[0]
     moved = _anywhere(difference(params, start) for params in checkpoints)
@@ -53,16 +53,15 @@ def moving_rates(
 
 
 def _anywhere(trees: Iterable[PyTree]) -> np.ndarray:
-    """For each leaf, True if it is other than 0 in one of the trees."""
+    """For each leaf, True if it is nonzero in one of the trees."""
     found = [[np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)] for tree in trees]
     return np.asarray(np.any(found, axis=0))
 
 
 def _lost(start: PyTree, end: PyTree, slope: PyTree, eta: PyTree) -> np.ndarray:
-    """True for each leaf where rounding would hide what descent adds in the longest time that others' changes show."""
+    """For each leaf, True if rounding would hide its change by descent for the longest time that any leaf shows."""
     old, new, slopes, rates = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (start, end, slope, eta))
-    # Descent for a time t moves a parameter by about t |eta g|; the longest t that a leaf's change shows counts for
-    # all.
+    # Descent for a time t moves a parameter by about t |eta g|. The longest t implied by any leaf is used for all.
     pulls = [np.abs(rate * slope) for rate, slope in zip(rates, slopes, strict=True)]
     largest = lambda array: float(np.max(np.abs(array), initial=0))
     shown = [largest(b - a) / largest(p) for a, b, p in zip(old, new, pulls, strict=True) if largest(p) > 0]

@@ -1,4 +1,4 @@
-"""Parameters as users hold them, brought into the tree of a problem."""
+"""Conversion of a user's parameters to the tree of a problem."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from .._core import Problem
 
 
 def given_params(problem: Problem, given: Any) -> PyTree:
-    """The parameters that a user's pytree holds, in the tree of the problem's.
+    """The parameters in a user's pytree, in the tree structure of the problem's.
 
     Arguments:
         problem: the problem.
@@ -23,7 +23,7 @@ def given_params(problem: Problem, given: Any) -> PyTree:
         ValueError: it does not hold the parameters of the problem's network.
     """
     wanted = jax.tree_util.tree_leaves_with_path(problem.params)
-    # Those that train: networks of js.nets hold hyperparameters, too.
+    # Trainable arrays only: networks of js.nets hold hyperparameters, too.
     found = jax.tree_util.tree_leaves_with_path(nets.partition(given)[0])
     advice = (
         "give the network that the problem was made of, at its present parameters: an Equinox module, "
@@ -35,7 +35,7 @@ def given_params(problem: Problem, given: Any) -> PyTree:
     leaves = []
     for (path, leaf), (ours, param) in zip(found, wanted, strict=True):
         name = jax.tree_util.keystr(ours)
-        # Those of a network in half precision, as `nets.MixedPrecision` holds it: float32 has each of these numbers.
+        # Half-precision parameters, as in `nets.MixedPrecision`, are exact in float32.
         half = jnp.result_type(leaf) in (jnp.bfloat16, jnp.float16) and param.dtype == jnp.float32
         fits = jnp.shape(leaf) == param.shape and (half or jnp.result_type(leaf) == param.dtype)
         if not fits or not _alike(path, ours):
@@ -48,7 +48,7 @@ def given_params(problem: Problem, given: Any) -> PyTree:
 
 
 def _alike(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
-    """True if one path ends in the other: what holds the parameters may be the network, or a part of a larger tree."""
+    """True if one path ends in the other: the network may be the whole tree, or a part of a larger one."""
     keys, others = _keys(one), _keys(two)
     shared = min(len(keys), len(others))
     return keys[len(keys) - shared :] == others[len(others) - shared :]
@@ -56,4 +56,4 @@ def _alike(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
 
 def _keys(path: tuple[Any, ...]) -> list[str]:
     keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
-    return keys[:-1] if keys[-1:] == ["value"] else keys  # Flax's variables hold their array so
+    return keys[:-1] if keys[-1:] == ["value"] else keys  # the array in a variable of Flax

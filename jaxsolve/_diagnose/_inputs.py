@@ -39,7 +39,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any, 
         test_x, test_y = read_pair(test)
         pair = _inputs(test_x, "the inputs of test"), test_y
         _require_same_kind(x, pair[0])
-    # A problem would make floats of integers that a network does not take.
+    # Called on x as given, before `Problem` converts integers that the network rejects to floats.
     one = one_of(x)
     _, error = attempt(eqx.filter_eval_shape, net, one) if state is None else (None, None)
     if error is not None:
@@ -50,7 +50,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any, 
 
 def _checked(problem: Problem) -> Problem:
     _check_loss(problem)
-    if problem.own_rule:  # to be told before it is trained; JAX looks when it lowers a program
+    if problem.own_rule:  # to fail before training: JAX checks rules when it lowers a program
         moved: Any = eqx.filter_jit(lambda p: jax.jvp(p.outputs, (p.params,), (p.params,)))
         with forward_mode():
             moved.lower(problem)
@@ -59,7 +59,7 @@ def _checked(problem: Problem) -> Problem:
 
 
 def check_network(net: Any, state: Any = None, when: str = "at the start") -> None:
-    """Raises TypeError or ValueError for what is no network of float32 or float64 numbers, or lacks its state."""
+    """Raises TypeError or ValueError unless net is a float32 or float64 network with the state it needs."""
     if not callable(net) or isinstance(net, type):
         raise TypeError(
             "net must be a network of js.nets or an Equinox module acting on one sample, or "
@@ -99,17 +99,17 @@ def check_network(net: Any, state: Any = None, when: str = "at the start") -> No
 
 
 def read_key(key: Any) -> Any:
-    """The key, or that of 0 if none is given."""
+    """The key, or `jax.random.key(0)` if none is given."""
     require_settings((), "a random key")
     if key is None:
         return jax.random.key(0)
     require_key(key)
-    # Keys of `jax.random.PRNGKey` are plain arrays of integers.
+    # Keys from `jax.random.PRNGKey` are plain arrays of integers.
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises TypeError for what is no optax optimizer."""
+    """Raises TypeError unless optimizer is an optax transformation."""
     if isinstance(optimizer, optax.GradientTransformation):
         return
     made = " (a function: call it with a rate)" if callable(optimizer) else ""
@@ -120,7 +120,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def require_own(optimizer: Any) -> None:
-    """Raises TypeError for a function of optax itself where a function of the width is wanted."""
+    """Raises TypeError for a function from optax where a function of the width is expected."""
     module = str(getattr(optimizer, "__module__", ""))
     if not isinstance(optimizer, optax.GradientTransformation) and module.split(".")[0] == "optax":
         name = getattr(optimizer, "__name__", "adam")
@@ -145,7 +145,7 @@ def _array(x: Any, name: str) -> Array:
 
 
 def _require_same_kind(x: Inputs, test_x: Inputs) -> None:
-    """Raises ValueError for test inputs that are not of the kind of integer inputs of training: kernels meet both."""
+    """Raises ValueError if test inputs differ in kind from integer training inputs: kernels take both."""
     if jax.tree.structure(x) != jax.tree.structure(test_x):
         raise ValueError(f"the inputs of test must be such as those of training, {describe(x)}, got {describe(test_x)}")
     jax.tree.map(_require_same_dtype, x, test_x)
@@ -176,7 +176,7 @@ def _check_loss(problem: Problem) -> None:
 
 
 def choose(problem: Problem, count: int, key: Any) -> Problem:
-    """The problem of `count` samples drawn from it (all, if it has no more): what probes and kernels look at."""
+    """The problem on `count` samples drawn from it, or on all if it has no more, for probes and kernels."""
     n = samples_in(problem.x)
     # Sorted, so that samples keep the order in which they were given.
     chosen = np.arange(n) if n <= count else np.sort(np.asarray(jax.random.permutation(key, n))[:count])
@@ -188,10 +188,10 @@ def choose(problem: Problem, count: int, key: Any) -> Problem:
 
 
 def same_shapes(nets_given: Any, state: Any) -> list[Any]:
-    """Checkpoints of one network as a list; raises ValueError where they are not.
+    """Checks that these are checkpoints of one network, and returns them as a list.
 
     Raises:
-        TypeError: no sequence of networks.
+        TypeError: not a list or tuple of networks.
         ValueError: fewer than two, or of different shapes or structures.
     """
     if not isinstance(nets_given, list | tuple):

@@ -1,4 +1,4 @@
-"""A monitor: observables of a network in anybody's training loop."""
+"""A monitor of observables in a user's own training loop."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TYPE_CHECKING
@@ -40,20 +40,20 @@ class _Measured(NamedTuple):
 
 
 class Monitor:
-    """Numbers of learning dynamics in a training loop of one's own, every so many steps.
+    """A recorder of learning dynamics in your own training loop, every few steps.
 
-    Called as `monitor(step, params, opt_state)` it observes the network at multiples of `every` and returns a dict of
-    floats, and None at other steps. The loop may be any: what is called has the parameters, not the training data. All
-    observables are one compiled program. Inside of `jax.jit` the same call returns None, and rows come by a callback.
+    `monitor(step, params, opt_state)` observes the network at multiples of `every` and returns a dict of floats; at
+    other steps it returns None. Any loop will do: the call takes the parameters, not the training data. All observables
+    share one compiled program. Inside `jax.jit` the same call returns None, and a callback records the rows.
 
     Arguments:
-        problem: the network at its start, and the samples to look at, a few dozen.
-        observe: observables, or one; None takes the loss, how far the kernel has moved and how it meets the targets,
-            what the linearized network misses, and how far each layer has moved: `js.observe.loss()`,
-            `traced(kernel_change())`, `traced(kernel_centered_alignment())`, `nonlinearity()`, `update_size()`; of
-            more than 128 outputs kernels are those of 16 projections.
-        every: look at multiples of so many steps.
-        log: a function `log(row, step)` that is called with every row, such as `wandb.log`; None for none.
+        problem: the network at its start, and a few dozen samples to measure on.
+        observe: one or several observables. None takes the loss, the kernel's change and its alignment with the
+            targets, the error of the linearized network, and how far each layer has moved: `js.observe.loss()`,
+            `traced(kernel_change())`, `traced(kernel_centered_alignment())`, `nonlinearity()`, `update_size()`. With
+            more than 128 outputs, kernels use 16 projections.
+        every: number of steps between observations.
+        log: a function that is called as `log(row, step)` with every row, such as `wandb.log`; or None.
 
     Example:
         Ten lines in a loop of optax:
@@ -76,7 +76,7 @@ class Monitor:
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: every is below 1, or two observables have one name.
+        ValueError: every is below 1, or two observables have the same name.
     """
 
     def __init__(
@@ -106,21 +106,21 @@ class Monitor:
         return f"Monitor of {names} every {self.every} steps: {len(self._rows)} rows"
 
     def __call__(self, step: Any, params: Any, opt_state: Any = None) -> dict[str, float] | None:
-        """The row of a step, or None at steps that are no multiple of `every`, and inside of `jax.jit`.
+        """The row of a step; None at steps that are not a multiple of `every`, and inside `jax.jit`.
 
         Arguments:
-            step: steps made, >= 0. A step that is seen again replaces its row.
-            params: the network that the problem was made of, at its present parameters, or a pytree of these: an
-                Equinox module, `nnx.state(model, nnx.Param)`, `variables["params"]` of Linen, the params of Haiku.
+            step: number of steps made, >= 0. A repeated step replaces its row.
+            params: the network of the problem at its current parameters, or a pytree of these: an Equinox module,
+                `nnx.state(model, nnx.Param)`, `variables["params"]` of Linen, the params of Haiku.
             opt_state: the state of the optimizer, for observables that need it.
 
         Raises:
-            TypeError: step is no integer.
+            TypeError: step is not an integer.
             ValueError: step is negative, params are not those of the problem's network, or an observable needs an
-                opt_state, or that of another optimizer.
+                opt_state that is missing or belongs to another optimizer.
         """
         if isinstance(step, int) and step > 0 and step % self.every:
-            return None  # before anything that takes time
+            return None  # before anything slow
         if traced((step, params), jnp.zeros(())):
             count = jnp.asarray(step)
             look = lambda: self._record(count, given_params(self.problem, params), _leaves(opt_state))
@@ -141,20 +141,20 @@ class Monitor:
     def _look(self, params: PyTree, state: list[Any] | None, t: Float[Array, ""]) -> Values:
         compared = [item for item in self.observe if item.needs is Quantity.KERNEL]
         if self._kernel is None and compared:
-            # Once, and not in the program of a step, where it would be computed anew each time.
+            # Computed once, outside the program of a step, which would recompute it every time.
             with jax.ensure_compile_time_eval():
                 self._kernel = shared_kernel(compared, self.problem)
         return _observe(self.problem, self.observe, params, self._kernel, state, t)
 
     def _record(self, count: Int[Array, ""], params: PyTree, state: list[Any] | None) -> dict[str, Array]:
-        """Observes within a program, sends the numbers out of it, and returns the row."""
+        """Observes inside a traced program, sends the numbers out by a callback, and returns the row."""
         values = self._look(params, state, count.astype(self.problem.dtype))
         keep: Any = self._keep
         jax.debug.callback(keep, count, values, jax.tree.leaves(params))
         return self._flat(values)
 
     def _keep(self, step: Any, values: dict[str, Any], params: list[Any]) -> dict[str, float]:
-        # Copies: the memory of a loop's parameters goes to its next step, and that of a callback back to the program.
+        # Copies: a loop may donate its parameters to the next step, and a callback's memory returns to the program.
         number, rows = int(step), {name: np.array(value) for name, value in values.items()}
         if not self._rows or number >= max(self._rows):
             self._params = [np.array(leaf) for leaf in params]
@@ -165,7 +165,7 @@ class Monitor:
         return row
 
     def _flat(self, values: dict[str, Any]) -> dict[str, Any]:
-        """One entry for every number, but for those of matrices."""
+        """One entry per number; matrices are left out."""
         out = {}
         for item in self.observe:
             value = values[item.name]
@@ -185,7 +185,7 @@ class Monitor:
     def measure(self) -> optax.GradientTransformationExtraArgs:
         """This monitor as a measurement for `optax.monitor`, which shows the last row in the optimizer's state.
 
-        Steps are those of the optimizer, and rows are of the parameters before the step, which `update` must be given.
+        Steps are those of the optimizer. Rows describe the parameters before the step, which `update` must be given.
 
         Example:
             >>> import equinox as eqx, optax
@@ -219,11 +219,11 @@ class Monitor:
         now = given_params(self.problem, params)
         return self._flat(self._look(now, None, jnp.zeros((), self.problem.dtype)))
 
-    # What has been seen
+    # Recorded rows
 
     @property
     def history(self) -> "xarray.Dataset":
-        """All rows, along the dimension `step`; layers and groups of parameters by their names."""
+        """All rows along the dimension `step`; layers and groups of parameters are labeled by name."""
         steps = self._steps()
         data: dict[str, Any] = {}
         coords: dict[str, Any] = {"step": steps}
@@ -244,10 +244,10 @@ class Monitor:
         return np.stack([self._rows[step][item.name] for step in sorted(self._rows)])
 
     def diagnosis(self) -> Diagnosis:
-        """The `js.diagnose_checkpoints` of the start and the last row, on the samples of the problem.
+        """The diagnosis of the start and the last row, as by `js.diagnose_checkpoints`, on the samples of the problem.
 
         Raises:
-            ValueError: no step after the start has been seen; or as `js.diagnose_checkpoints`.
+            ValueError: no step after the start was recorded; or as `js.diagnose_checkpoints`.
         """
         last = self._steps()[-1]
         if last == 0:
@@ -266,11 +266,11 @@ class Monitor:
                 panels.append((item.name, item.unit, values, labels))
         return draw_history(np.asarray(steps), panels)
 
-    # What is saved
+    # Saving and restoring
 
     @property
     def state(self) -> dict[str, Any]:
-        """All that has been seen, as a nested dict of arrays, for orbax or Equinox to save; `restore` takes it back."""
+        """All rows so far, as a nested dict of arrays that orbax or Equinox can save; `restore` reads it."""
         jax.effects_barrier()
         steps = sorted(self._rows)
         rows = {item.name: self._values(item) for item in self.observe if steps}
@@ -278,11 +278,11 @@ class Monitor:
         return {"step": np.asarray(steps, np.int64), "rows": rows, "params": params}
 
     def like(self, rows: int, opt_state: Any = None) -> dict[str, Any]:
-        """A state of so many rows, all zeros, for loaders that need shapes, as `eqx.tree_deserialise_leaves` does.
+        """A state of `rows` rows of zeros, for loaders that need shapes, such as `eqx.tree_deserialise_leaves`.
 
         Arguments:
-            rows: of the state that was saved, `len(state["step"])`.
-            opt_state: of the optimizer, for observables that need one.
+            rows: number of rows of the saved state, `len(state["step"])`.
+            opt_state: state of the optimizer, for observables that need it.
         """
         rows = require_size(rows, "rows")
         begin = self.problem.params, _leaves(opt_state), jnp.zeros((), self.problem.dtype)
@@ -294,10 +294,10 @@ class Monitor:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back a `state` that was saved, in place of what this monitor has seen.
+        """Replaces the rows of this monitor with those of a saved `state`.
 
         Raises:
-            ValueError: it is not that of a monitor of the same observables and network.
+            ValueError: the state belongs to a monitor of other observables or of another network.
         """
         try:
             steps = [int(step) for step in state["step"]]
@@ -320,7 +320,7 @@ def _standard(problem: Problem) -> tuple[Observable, ...]:
 
 
 def _leaves(state: Any) -> list[Any] | None:
-    """The arrays of an optimizer's state, in whatever tree a library keeps them."""
+    """The arrays of an optimizer's state, in whatever tree its library keeps them."""
     return None if state is None else jax.tree.leaves(state)
 
 

@@ -1,4 +1,4 @@
-"""The movement of a network between two checkpoints, and what it says of the regime."""
+"""The movement of a network between two checkpoints, from which the regime follows."""
 
 from typing import NamedTuple
 
@@ -25,20 +25,20 @@ from ..observe._internal import (
 from ._thresholds import NONLINEARITY
 
 
-# Kernels of so many outputs are exact; of more, so many projections: of a transformer's 400 outputs the kernel's change
-# was 0.2426 for 0.2435, in a 25th of the backward passes.
+# Kernels of up to OUTPUTS outputs are exact; beyond, PROJECTIONS projections. For a transformer's 400 outputs the
+# kernel's change was 0.2426 instead of 0.2435, in a 25th of the backward passes.
 OUTPUTS, PROJECTIONS = 128, 16
 
 
 class Movement(NamedTuple):
-    """Numbers of one checkpoint against the start.
+    """The outputs of one checkpoint compared with the start.
 
     Attributes:
         loss: training loss on the probe samples.
         nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0); NaN where `hidden`.
         progress: how much of the training is done.
-        moved: whether the outputs have.
-        hidden: whether rounding is more of |f_t - f_0| than the limit of the nonlinearity.
+        moved: whether the outputs have moved.
+        hidden: whether the share of rounding in |f_t - f_0| exceeds the limit of the nonlinearity.
     """
 
     loss: Float[Array, ""]
@@ -49,15 +49,15 @@ class Movement(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """Kernels of one checkpoint, summed over equal outputs.
+    """Kernels of one checkpoint, summed over the diagonal of the outputs, compared with the start.
 
     Attributes:
         change: |K - K_0|/|K_0|; where K_0 is 0, inf, or NaN if K is 0, too.
         group_change: the same of every group; NaN for a group without a kernel at the start.
         turn: 1 - <K, K_0>/(|K||K_0|).
-        alignment: with the targets, both centered.
+        alignment: alignment with the targets, both centered.
         effective_rank: exp of the entropy of the spectrum.
-        shares: of every group in the trace.
+        shares: share of every group in the trace.
     """
 
     change: Float[Array, ""]
@@ -70,31 +70,31 @@ class Kernels(NamedTuple):
 
 @eqx.filter_jit
 def movement(problem: Problem, start: Pull, now: Pull, linear: Float[Array, "n out"], eps: float) -> Movement:
-    """The movement of the outputs of a network that rounds to eps, from `start` to `now`; linearized, by `linear`."""
+    """The movement of the outputs, which are rounded to eps, from `start` to `now`; linearized, by `linear`."""
     f, change = now.outputs, now.outputs - start.outputs
-    moved, whole = jnp.any(change != 0), f if problem.initial is None else f + problem.initial  # what is rounded
+    moved, whole = jnp.any(change != 0), f if problem.initial is None else f + problem.initial  # the rounded numbers
     hidden = moved & (eps * norm(whole) > NONLINEARITY.value * norm(change))
     missed = jnp.where(hidden, jnp.nan, missed_share(change, linear))
     return Movement(problem.loss.value(f, problem.y), missed, progress_between(start, now), moved, hidden)
 
 
 def residual_position(problem: Problem, params: PyTree, eta: PyTree, now: Pull, products: int) -> float:
-    """r^T K r/(|r|^2 lambda_1), r = dL/df: of the kernel with rates eta, by so many products with it at most."""
+    """r^T K r/(|r|^2 lambda_1), r = dL/df, for the kernel with rates eta, by at most `products` products with it."""
     on_slope = float(now.pull) ** 2 if problem.state is None else float(on_kernel(problem, params, eta, now.slope))
     return on_slope / (float(kernel_size(problem, params, eta, products)) or 1)
 
 
 @eqx.filter_jit
 def learnable(problem: Problem, f: Float[Array, "n out"], eps: float) -> Bool[Array, ""]:
-    """True if the loss has a gradient in the outputs at the start, f, that is more than their rounding to eps."""
-    # What a change of the outputs by their rounding does to the gradient, to first order.
+    """True if the gradient of the loss in the outputs f at the start exceeds the effect of rounding f to eps."""
+    # The first-order change of the gradient when the outputs change by their rounding.
     rounding = max(10 * float(jnp.finfo(f.dtype).eps), eps) * jnp.abs(f)
     now, lost = jax.jvp(lambda f: problem.loss.gradient(f, problem.y), (f,), (rounding,))
     return norm(now) > norm(lost)
 
 
 def projections_for(outputs: int) -> int | None:
-    """How many random projections of so many outputs stand for them; None if all are taken."""
+    """The number of random projections that represent the outputs; None if all outputs are used."""
     return PROJECTIONS if outputs > OUTPUTS else None
 
 
@@ -103,7 +103,7 @@ class Look(NamedTuple):
 
     Attributes:
         slope: the loss and its gradient.
-        kernels: what each trainable array adds to the kernel.
+        kernels: the contribution of each trainable array to the kernel.
     """
 
     slope: Slope
@@ -116,8 +116,8 @@ def look(problem: Problem, params: PyTree, trace: Trace) -> Look:
 
 
 def in_groups(kernels: Float[Array, "leaves n n"], eta: PyTree, groups: Groups) -> Float[Array, "groups n n"]:
-    """The kernel of every group of parameters, of which those of rate 0 do not count."""
-    # By NumPy, where nothing is compiled.
+    """The kernel of every group of parameters; parameters with rate 0 do not count."""
+    # In NumPy, which compiles nothing.
     moves = np.array([np.any(np.asarray(rate)) for rate in jax.tree.leaves(eta)])[:, None, None]
     found = np.zeros((len(groups.names), *kernels.shape[1:]), kernels.dtype)
     np.add.at(found, np.array(groups.of_leaf), np.where(moves, np.asarray(kernels), np.zeros((), kernels.dtype)))
@@ -130,13 +130,13 @@ def _kernels(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Flo
 
 
 def whole_kernel(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Float[Array, "n n"]:
-    """The kernel of all parameters with rates eta, by the program that makes those of each."""
+    """The kernel of all parameters with rates eta, by the compiled program for the kernels of each."""
     return jnp.sum(_kernels(problem, params, eta, trace), axis=0)
 
 
 @eqx.filter_jit
 def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start: Float[Array, "groups n n"]) -> Kernels:
-    """The kernels of a checkpoint against those of the start."""
+    """Compares the kernels of a checkpoint with those of the start."""
     now, before = jnp.sum(groups, axis=0), jnp.sum(start, axis=0)
     traces = jnp.trace(groups, axis1=1, axis2=2)
     return Kernels(

@@ -1,4 +1,4 @@
-"""The best rate of descent at infinite width."""
+"""The best rate of gradient descent at infinite width."""
 
 import dataclasses
 import warnings
@@ -20,8 +20,8 @@ class OptimalRate(NamedTuple):
     Attributes:
         rate: the best one, in gradient-flow time per step, as `optax.sgd` takes it.
         loss: the training loss after the steps at this rate.
-        rates: all that were tried, ascending.
-        losses: theirs; inf where training diverged.
+        rates: all rates tried, ascending.
+        losses: losses at these rates; inf where training diverged.
     """
 
     rate: float
@@ -37,28 +37,28 @@ def optimal_rate(
     rates: Sequence[float] | None = None,
     limit: RichLimit | None = None,
 ) -> OptimalRate:
-    """Returns the rate of gradient descent whose training loss after `steps` steps is lowest, at infinite width.
+    """Returns the rate of gradient descent with the lowest training loss after `steps` steps, at infinite width.
 
-    The losses are those of `js.RichLimit(rate=...)`: of whole steps on the full batch, not of gradient flow. They have
-    no error for linear networks, and for others that of its samples. The best rate of networks of width N goes there,
-    as Hayou 2025 (arXiv:2511.01734) proves for linear networks in muP; that of their mean loss is seen to do so
-    like 1/N.
+    The losses are those of `js.RichLimit(rate=...)`: of full-batch steps, not of gradient flow. They are exact for
+    linear networks and have its sampling error for others. The best rate at width N converges to this one, as Hayou
+    2025 (arXiv:2511.01734) proves for linear networks in muP; for the mean loss, the difference is seen to fall like
+    1/N.
 
-    The lowest loss on a grid is refined by Brent's method between its neighbors, to the square root of the unit of
-    rounding. Where the loss has several minima over the rate, narrower ones than the grid are not seen; where
-    several reach the lowest, one of them is returned.
+    Brent's method refines the lowest loss on a grid between its neighbors, to the square root of the unit of rounding.
+    If the loss has several minima over the rate, those narrower than the grid are missed; if several are lowest, one of
+    them is returned.
 
     Arguments:
-        problem: of a dense network with scalings whose features move at infinite width, as `js.RichLimit` has it.
-        steps: of descent.
+        problem: a dense network with scalings whose features move at infinite width, as `js.RichLimit` requires.
+        steps: number of steps of gradient descent.
 
     Other Arguments:
-        rates: the grid, three or more, ascending. None takes quarters of octaves, from the first power of 2 at which
-            the loss is not below that of the start down, until the lowest loss lies within.
+        rates: the grid, three or more, ascending. None takes quarter octaves downward from the first power of 2 that
+            does not lower the loss, until the lowest loss lies inside the grid.
         limit: a `js.RichLimit` whose samples, seed, memory and `at_any_richness` are taken. None takes its defaults.
 
     Raises:
-        TypeError, ValueError: an argument is none of those above; no rate lowers the loss; the lowest loss is at
+        TypeError, ValueError: an argument is invalid; no rate lowers the loss; the lowest loss is at
             the first or last of `rates`; or all rates up to 2^30 lower it.
         NotApplicable, MemoryError: as `js.RichLimit`.
 
@@ -91,20 +91,20 @@ def optimal_rate(
         return tried[rate]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of rates that are too large
+        warnings.simplefilter("ignore", UserWarning)  # from rates that are too large
         _search(loss, float(problem.loss_of_zero), problem.dtype, rates)
     best = min(tried, key=lambda rate: tried[rate])
     ordered = np.array(sorted(tried))
-    # This run warns where its samples are too few.
+    # This run may warn that its samples are too few.
     return OptimalRate(best, after(best, throw=True), ordered, np.array([tried[rate] for rate in ordered]))
 
 
-# Powers of 2 beyond which no rate is looked for, and octaves of the grid, each in quarters.
+# Largest power of 2, or of 1/2, in the search for rates, and octaves of the grid, each in quarters.
 FARTHEST, OCTAVES = 30, 6
 
 
 def _search(loss: Callable[[float], float], start: float, dtype: Any, rates: Sequence[float] | None) -> None:
-    """Asks for losses until the lowest is found."""
+    """Evaluates losses until the lowest is found."""
     from scipy.optimize import minimize_scalar
 
     grid = _grid(lambda rate: loss(rate) < start) if rates is None else _read(rates)
@@ -145,9 +145,9 @@ def _grid(lowers: Callable[[float], bool]) -> np.ndarray:
 
 
 def _read(rates: Any) -> np.ndarray:
-    """The rates that were given."""
+    """Validates the given rates."""
     grid = real_numbers(rates, "rates")
-    fine = grid.ndim == 1 and len(grid) >= 3 and bool(np.all(np.isfinite(grid)))  # NaN passes what follows
+    fine = grid.ndim == 1 and len(grid) >= 3 and bool(np.all(np.isfinite(grid)))  # NaN passes the checks below
     if not fine or np.any(grid <= 0) or np.any(np.diff(grid) <= 0):
         raise ValueError(f"rates must be three or more finite numbers > 0, ascending; got {grid.tolist()}")
     return grid

@@ -1,4 +1,4 @@
-"""A diagnosis as HTML: a table of its numbers, and its picture inside."""
+"""A diagnosis as HTML, with tables of its numbers and an embedded picture."""
 
 import base64
 import io
@@ -19,16 +19,16 @@ img { max-width: 100%; }
 
 
 class Table(NamedTuple):
-    """A table of text, with what stands above its columns."""
+    """A table of text with column heads."""
 
     heads: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
 def page(title: str, text: str, figure: "Figure", tables: Sequence[Table], notes: Sequence[str]) -> str:
-    """A whole page."""
+    """A complete HTML page."""
     inside = body(title, text, figure, tables, notes)
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # whatever a name may hold, no script runs
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # no script runs, whatever a name holds
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
         f'content="{policy}"><title>Diagnosis</title><style>{_STYLE}</style></head><body>{inside}</body></html>'

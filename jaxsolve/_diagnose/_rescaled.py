@@ -1,4 +1,4 @@
-"""A network whose change of outputs is multiplied, or its linearization, as a network to train."""
+"""A trainable network with a multiplied change of outputs, or its linearization."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ from ..nets._internal import copy_state, Fixed
 class Rescaled(eqx.Module):
     """f_0(x) + scale (f(x) - f_0(x)), or its linearization f_0(x) + scale J_0(x) (theta - theta_0).
 
-    It trains the parameters of the network inside, at their own rates.
+    Its parameters are those of the network inside, with their own rates.
 
     Attributes:
         net: the network.
-        start: theta_0, leaf by leaf: in a tree of networks `eqx.nn.inference_mode` would look for layers.
-        scale: the multiplier of what the network has learnt.
+        start: theta_0 as a list of leaves, since `eqx.nn.inference_mode` would look for layers in a network.
+        scale: the multiplier of the change of outputs.
         linear: whether to linearize.
     """
 
@@ -33,7 +33,7 @@ class Rescaled(eqx.Module):
     linear: bool = eqx.field(static=True)  # changes the program
 
     def __call__(self, x: PyTree[Shaped[Array, "..."]], state: Any = None) -> Any:
-        """The output, and the state of a network that has one."""
+        """The output, with the state if the network has one."""
         if state is None:
             return self._seen(lambda net: (both_ways(net) if self.linear else net)(x))
         call = lambda net: net(x, copy_state(state))
@@ -42,7 +42,7 @@ class Rescaled(eqx.Module):
     def _seen(self, call: Callable[[Any], Array]) -> Float[Array, "..."]:
         params, rest = nets.partition(self.net)
         scale = self.scale.arrays
-        cast = lambda f: f.astype(scale.dtype)  # of a network that computes in bfloat16
+        cast = lambda f: f.astype(scale.dtype)  # for a network that computes in bfloat16
         at = lambda p: cast(call(eqx.combine(p, rest)))
         before = jax.tree.unflatten(jax.tree.structure(params), self.start.arrays)
         if self.linear:
@@ -55,31 +55,31 @@ class Rescaled(eqx.Module):
 
 
 def inside(tree: PyTree) -> PyTree:
-    """The parameters of a network, or inside of a `Rescaled` network."""
+    """The tree inside a `Rescaled` network; any other tree unchanged."""
     return tree.net if isinstance(tree, Rescaled) else tree
 
 
 def with_inside(tree: PyTree, new: PyTree) -> PyTree:
-    """The tree with other parameters, those inside of a `Rescaled` network if it is one."""
+    """The tree with new parameters, placed inside if it is a `Rescaled` network."""
     return eqx.tree_at(inside, tree, new) if isinstance(tree, Rescaled) else new
 
 
 def without_rescaling(problem: Problem) -> Problem:
-    """The problem of the network itself, which may be inside of a `Rescaled` one."""
+    """The problem of the network itself, taken out of a `Rescaled` one."""
     return eqx.tree_at(lambda p: p.net, problem, inside(problem.net))
 
 
 def rescaled(problem: Problem, *, scale: Any, linear: bool = False) -> Problem:
-    """The problem of its network rescaled around the present parameters."""
+    """The problem with its network rescaled around the current parameters."""
     start = jax.tree.leaves(problem.params)
     scale = jnp.asarray(scale, start[0].dtype)
     return eqx.tree_at(lambda p: p.net, problem, Rescaled(problem.net, Fixed(start), Fixed(scale), linear))
 
 
 def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:
-    """The optimizer of a network that may be `Rescaled`: masks and labels may be trees of the parameters inside.
+    """The optimizer for a network that may be `Rescaled`: masks and labels may be trees of the parameters inside.
 
-    For any other network it is returned as it is: a descent asks an optimizer with arrays of its own, too.
+    For any other network it is returned unchanged: a descent asks an optimizer with arrays of its own, too.
     """
     if not isinstance(net, Rescaled):
         return optimizer

@@ -1,4 +1,4 @@
-"""What a diagnosis asks of steps and slopes, in numbers."""
+"""Checks of updates and gradients for a diagnosis."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ def moves(update: PyTree) -> bool:
 
 
 def difference(one: PyTree, two: PyTree) -> PyTree:
-    """The difference of two pytrees, as NumPy's arrays: a program for each shape would take longer to compile."""
+    """The difference of two pytrees, as NumPy arrays: a program for each shape would take longer to compile."""
     return jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), one, two)
 
 

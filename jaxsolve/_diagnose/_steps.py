@@ -1,4 +1,4 @@
-"""Numbers of the optimizer's steps along the checkpoints: critical rate and sharpness."""
+"""Stability of the optimizer's steps at the checkpoints: critical rate and sharpness."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ NO_STEP = "the optimizer's next step is 0"
 LOST_STEP = "the optimizer's next step is NaN or infinite"
 FLAT = "the loss and its slope along the next step are 0 here, or too small for the dtype"
 CURVED = "the loss's curvature is NaN or infinite here"
-FAR = 1e3  # times as large as it is: no step of practice
+FAR = 1e3  # times the step: beyond practical steps
 
 
 class StepStability(NamedTuple):
@@ -32,7 +32,7 @@ class StepStability(NamedTuple):
         findings: numbers by name.
         history: `critical_rate` and `stability` along the checkpoints.
         words: sentences for the paragraph.
-        notes: what could not be had.
+        notes: what could not be measured.
         uphill: whether every step goes uphill.
     """
 
@@ -44,7 +44,7 @@ class StepStability(NamedTuple):
 
     @staticmethod
     def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree], products: int) -> "StepStability":
-        """Stability of gradient descent at rates eta, for an unknown optimizer: up to the rate 2/sharpness."""
+        """Stability of gradient descent with rates eta, up to the rate 2/sharpness, for an unknown optimizer."""
         # `sharpness_ratio` is in units of the limit 2.
         ratio = lambda params: float(sharpness_ratio(probe, params, _every(eta, params), products))
         sharp = np.array([2 * ratio(params) for params in checkpoints])
@@ -66,15 +66,15 @@ def step_stability(
     products: int,
     say: Callable[[str], None],
 ) -> StepStability:
-    """The critical multiple of every next step, and the sharpness in units of the largest stable one.
+    """The critical multiple of the next step at every checkpoint, and the sharpness over the largest stable one.
 
     Arguments:
-        probe: the problem of the samples to look at.
-        optimizer: that of a `Descent`.
-        checkpoints: of the training, with the optimizer's state.
-        slopes: of the loss, at each.
-        products: the most by which a largest eigenvalue is found.
-        say: is told of every checkpoint.
+        probe: the problem on the probe samples.
+        optimizer: the optimizer of a `Descent`.
+        checkpoints: checkpoints of the training, with the optimizer's state.
+        slopes: gradients of the loss at the checkpoints.
+        products: maximum number of products per largest eigenvalue.
+        say: called with a message at every checkpoint.
     """
     critical, ratios = [], []
     why, lost, adaptive = "", "", False
@@ -83,9 +83,9 @@ def step_stability(
         update = next_update(probe.eta, optimizer, point.params, point.state, slope)
         found = response(probe.eta, optimizer, point.params, point.state, slope)
         lost = NO_STEP if not moves(update) else "" if is_finite(update) else LOST_STEP
-        if lost:  # a schedule that begins or ends at 0, steps that gather gradients, or no gradient
+        if lost:  # a schedule that begins or ends at 0, steps that accumulate gradients, or no gradient
             critical.append(np.nan)
-            # Where there is no step, that is the reason, whatever `response` says of the state.
+            # Without a step, that is the reason, whatever `response` says about the state.
             found = found if found.rates is not None else Response(None, False, lost)
         else:
             critical.append(float(critical_multiple(probe, point.params, update, slope)))
@@ -118,7 +118,7 @@ def step_stability(
         findings["stability"] = Finding(last, _thresholds.STABILITY, "at the edge of stability or beyond")
     history = {"critical_rate": np.array(critical), "stability": np.array(ratios)}
     known = history["critical_rate"][~np.isnan(history["critical_rate"])]
-    # A critical rate of 0 is that of a step uphill.
+    # The critical rate of an uphill step is 0.
     uphill = known.size > 1 and not np.any(known)
     words = [_words(critical[-1], lost or FLAT, last, adaptive=adaptive, uphill=uphill)]
     return StepStability(findings, history, words, notes, uphill)

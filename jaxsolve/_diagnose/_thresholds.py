@@ -1,4 +1,4 @@
-"""The thresholds of a diagnosis, and where each comes from; docs/diagnose.md checks them."""
+"""The thresholds of a diagnosis and their sources; docs/diagnose.md tests them."""
 
 from typing import NamedTuple
 
@@ -30,15 +30,15 @@ MULTIPLIER = Threshold(
 )
 CRITICAL = Threshold(1.0, "the step lowers the loss", "by definition; Kalra and Barkeshli 2024")
 STABILITY = Threshold(1.0, "beyond the edge of stability", "linear stability; Cohen et al. 2021 and, for Adam, 2022")
-# Runs at the edge hover about 1 (Cohen et al. 2021, section 2).
+# Runs at the edge hover around 1 (Cohen et al. 2021, section 2).
 EDGE = 0.9
-# So far beyond it a training does not hover, but jumps or diverges.
+# This far beyond the edge, training does not hover but jumps or diverges.
 BEYOND = 2.0
 # Within this factor of a limit, on either side, seeds and details decide.
 NEAR = 3.0
-# By less a loss may rise in the first steps of a training that goes well.
+# A loss may rise by up to this factor in the first steps of a successful training run.
 GROWN = 10.0
-# A run that has taken away less of the loss's gradient has shown nothing yet.
+# A run that has removed a smaller share of the loss's gradient has shown nothing yet.
 LEAST_PROGRESS = 0.02
-# From less, where linearized training ends tells more than the kernel's change so far, carried on in proportion.
+# With less progress, the end of linearized training predicts more than the kernel's change, extrapolated.
 ENOUGH_PROGRESS = 0.25

@@ -1,4 +1,4 @@
-"""The short training: a descent by hand, since the optimizer's state at the checkpoints is wanted too."""
+"""The short training run: a manual descent, which keeps the optimizer's state at the checkpoints."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from ..observe._internal import outputs_at, slope_at
 from ._rescaled import Rescaled, suited, with_inside, without_rescaling
 
 
-# Samples in a full batch; above, batches of so many.
+# Largest full batch, and the batch size beyond it.
 FULL_BATCH, BATCH = 1024, 256
 
 
@@ -28,7 +28,7 @@ class Checkpoint(NamedTuple):
     Attributes:
         step: steps made.
         params: the parameters.
-        state: of the optimizer; None where it is not known.
+        state: state of the optimizer; None if unknown.
     """
 
     step: int
@@ -37,11 +37,11 @@ class Checkpoint(NamedTuple):
 
 
 class ShortTraining(NamedTuple):
-    """A short training.
+    """A short training run.
 
     Attributes:
         checkpoints: the first is the start.
-        diverged: whether the loss ran away; the last checkpoint is then from before the step that did it.
+        diverged: whether training diverged; the last checkpoint then precedes the step that diverged.
     """
 
     checkpoints: list[Checkpoint]
@@ -49,7 +49,7 @@ class ShortTraining(NamedTuple):
 
 
 def batch_size_for(problem: Problem, given: int | None) -> int | None:
-    """The batch size: as given, else the full batch if it is small, and BATCH of a stream."""
+    """The batch size as given, else BATCH for a stream or many samples; None for a full batch."""
     if problem.sampler is not None:
         return BATCH if given is None else given
     if given is not None:
@@ -58,7 +58,7 @@ def batch_size_for(problem: Problem, given: int | None) -> int | None:
 
 
 def checkpoint_steps(steps: int, count: int) -> list[int]:
-    """About so many steps, evenly spread over the logarithm, the last one `steps`."""
+    """0 and about `count` steps, evenly spaced in the logarithm, the last one `steps`."""
     return sorted({0, *(max(1, round(steps ** (k / count))) for k in range(1, count + 1))})
 
 
@@ -72,15 +72,15 @@ def train(
     noise: Any = None,
     value: Callable[[PyTree], float] | None = None,
 ) -> ShortTraining:
-    """Trains and stops at the steps `at`, the first of which is 0; `say` is told before each of them.
+    """Trains with stops at the steps `at`, the first of which is 0; calls `say` before each training segment.
 
-    By `value`, the training loss if None, is seen whether it has diverged by the last step before a stop.
+    `value`, the training loss if None, shows at every stop whether the last step before it diverged.
     """
     key = None if batch_size is None and noise is None else key
-    # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
+    # Time is not needed here. Counting every step as 1 also serves optimizers that do not expose their rates.
     by = lambda optimizer: Descent(optimizer, rate=1.0, batch_size=batch_size, key=key, noise=noise)
     state = begin(by(optimizer), without_rescaling(problem), jnp.asarray([at[-1]], problem.dtype))
-    if isinstance(problem.net, Rescaled):  # through which the start looks the same
+    if isinstance(problem.net, Rescaled):  # which has the same start
         places = lambda state: (state.params, state.saves.saved)
         state = eqx.tree_at(places, state, [with_inside(problem.params, tree) for tree in places(state)])
     descent = by(suited(optimizer, problem.net))
@@ -92,7 +92,7 @@ def train(
         loss = value(state.params)
         lost = not (np.isfinite(loss) and loss <= float(state.limit))
         diverged = lost or bool(np.asarray(state.result == RESULTS.diverged))
-        if lost:  # by the last step that was made
+        if lost:  # at the last step: stop before it instead
             state = advance(descent, problem, before, jnp.asarray(int(state.steps) - 1 - int(before.steps)))
         made = int(state.steps)
         if made > found[-1].step:
@@ -116,7 +116,7 @@ def objective(problem: Problem, params: PyTree) -> float:
     """The training loss."""
     if problem.held:
         return loss_of(problem, outputs_at(problem, params))
-    return float(slope_at(problem, params).value)  # by the program that there is, a few samples at a time
+    return float(slope_at(problem, params).value)  # by the compiled program, a few samples at a time
 
 
 def loss_of(problem: Problem, f: Float[Array, "n out"]) -> float:

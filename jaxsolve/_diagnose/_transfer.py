@@ -30,15 +30,14 @@ class TransferCheck:
     """Losses against rates and widths. Made by `js.transfer_check`.
 
     Attributes:
-        widths, rates: of the networks.
+        widths, rates: widths of the networks, and rates tried.
         losses: training losses at the end, (widths, rates, seeds); inf where training diverged.
-        best: the best rate of every width, (widths,), by a parabola through the means over seeds of the
-            logarithms of the losses, or of the losses themselves where some are not above 0; NaN where no rate lowers
-            the loss.
-        at_edge: whether that is the first or last of the rates, (widths,), so that the best one may lie beyond.
-        octaves: octaves by which the best rate moves with every doubling of the width.
-        passed: whether its interval comes within 1/4 of 0. None where that is not known: it does, but is wider than
-            +- 1/2 or has no error, or a width has no best rate, or one at an edge.
+        best: the best rate of every width, shape (widths,), by a parabola through the means over seeds of the log
+            losses, or of the losses if some are not above 0; NaN where no rate lowers the loss.
+        at_edge: whether it is the first or last rate, shape (widths,), so that the best rate may lie beyond.
+        octaves: octaves by which the best rate moves per doubling of the width.
+        passed: whether the interval of `octaves` comes within 1/4 of 0. None if unknown: it does, but is wider than +-
+            1/2 or has no error, or a width has no best rate, or one at an edge.
         text: the verdict in words.
     """
 
@@ -69,12 +68,12 @@ class TransferCheck:
         return dataset(data, coords, {"passed": passed, "text": self.text})
 
 
-# An interval wider than this on either side holds both muP and the standard scaling, and decides nothing.
+# An interval wider than this on either side can contain both muP and the standard scaling; it decides nothing.
 SCATTER = 0.5
 
 
 def _surely_off(octaves: Slope) -> float:
-    """The distance of the whole interval from 0; 0 if it holds 0."""
+    """The distance of the interval from 0; 0 if it contains 0."""
     return max(0.0, abs(octaves.value) - octaves.error)
 
 
@@ -96,11 +95,11 @@ def transfer_check(
     seeds: int = 2,
     key: Any = None,
 ) -> TransferCheck:
-    """Does the best rate of a small network serve a wide one? Trains every width at every rate.
+    """Trains every width at every rate, to see whether the best rate of a narrow network serves a wide one.
 
-    With muP it does (Yang et al. 2022); with the standard scaling the best rate of Adam falls like 1/width, an octave
-    for every doubling. Counts as constant if the interval of 95 % comes within 1/4 of an
-    octave of 0, and as not known if it is wider than +- 1/2.
+    With muP it does (Yang et al. 2022); with the standard scaling the best rate of Adam falls like 1/width, one octave
+    per doubling. The best rate counts as constant if the 95 % interval of its slope comes within 1/4 of an octave of 0,
+    and as not known if that interval is wider than +- 1/2.
 
     Arguments:
         make_net, widths, x, y, loss: as for `js.coordinate_check`.
@@ -108,9 +107,9 @@ def transfer_check(
         optimizer: a function of (rate, width) that returns an optax transformation. The default is Adam.
 
     Other Arguments:
-        steps: steps of each training.
+        steps: steps of each training run.
         seeds: networks per width and rate.
-        key: of the networks; None takes `jax.random.key(0)`.
+        key: random key of the networks; None takes `jax.random.key(0)`.
 
     Example:
         >>> import optax
@@ -133,7 +132,7 @@ def transfer_check(
     places, key = read_widths(make_net, widths), read_key(key)
     steps, seeds = require_size(steps, "steps"), require_size(seeds, "seeds")
     tried = real_numbers(rates, "rates")
-    fine = tried.ndim == 1 and len(tried) >= 3 and np.all(np.isfinite(tried))  # NaN passes what follows
+    fine = tried.ndim == 1 and len(tried) >= 3 and np.all(np.isfinite(tried))  # NaN passes the checks below
     if not fine or np.any(tried <= 0) or np.any(np.diff(tried) <= 0):
         raise ValueError(f"rates must be three or more finite numbers > 0, ascending; got {tried.tolist()}")
     require_own(optimizer)
@@ -157,7 +156,7 @@ def transfer_check(
                 assert made is not None
                 assert run is not None
                 ending(problem, problem, made, run)  # raises where derivatives are not finite from the start
-    # The mean is infinite where a seed diverged, so such a rate counts as none that lowers the loss.
+    # The mean is infinite where a seed diverged, so such a rate does not count as lowering the loss.
     idle = ~np.any(np.mean(losses, axis=-1) < np.mean(starts, axis=-1), axis=1)
     best = np.array([[_best(tried, losses[i, :, seed]) for seed in range(seeds)] for i in range(len(places))])
     means = mean_losses(losses)
@@ -165,7 +164,7 @@ def transfer_check(
     edge = np.isin(np.argmin(means, axis=1), (0, len(tried) - 1))
     x_axis = np.repeat(np.log2(places.astype(float)), seeds)
     octaves = fit_line(x_axis, np.log2(best).ravel())
-    # The slope is that of the means over seeds, which scatter less; its error is that of the seeds one by one.
+    # The slope is fitted to the means over seeds, which scatter less; its error comes from the individual seeds.
     octaves = Slope(fit_line(np.log2(places.astype(float)), np.log2(together)).value, octaves.error)
     if np.any(idle):
         octaves = Slope(float("nan"), float("nan"))
@@ -195,7 +194,7 @@ def _best(rates: np.ndarray, losses: np.ndarray) -> float:
 
 
 def _idle(lost: np.ndarray, idle: np.ndarray) -> str:
-    """The verdict where there is no best rate: all that were tried diverged, or none lowers the loss."""
+    """The verdict where there is no best rate: all rates diverged, or none lowers the loss."""
     at = lambda widths: f"at width {', '.join(map(str, widths))}"
     said = [f"training diverged at every rate {at(lost)}; take smaller rates"] if lost.size else []
     said += [f"no rate lowers the loss {at(idle)}, so none is best"] if idle.size else []

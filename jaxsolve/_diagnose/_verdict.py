@@ -1,4 +1,4 @@
-"""From numbers to words: the regime, what every number says, and one paragraph."""
+"""From numbers to words: the regime, a sentence for every number, and one paragraph."""
 
 from typing import NamedTuple
 
@@ -15,10 +15,10 @@ class RegimeVerdict(NamedTuple):
     """The regime.
 
     Attributes:
-        regime: of the network.
-        expected: the change of the kernel that a full training brings, as far as this one shows.
+        regime: regime of the network.
+        expected: the kernel's change by the end of full training, extrapolated from this run.
         near: whether that is within a factor 3 of its limit.
-        diverged: whether training did.
+        diverged: whether training diverged.
     """
 
     regime: Regime
@@ -28,16 +28,16 @@ class RegimeVerdict(NamedTuple):
 
 
 def decide(examined: Examined, diverged: bool, linearized: float) -> RegimeVerdict:
-    """The regime by the kernel's change, carried on to the end of training in proportion to the progress.
+    """The regime from the kernel's change, extrapolated to the end of training in proportion to the progress.
 
-    In the kernel regime parameters, kernel and outputs move in proportion, so that a training which has gone a share q
-    of the way has moved the kernel by a share q of what it will. A kernel that has passed the limit has passed it. From
-    little progress it is carried on by where linearized training ends, as kernels that move do so faster and faster.
+    In the kernel regime parameters, kernel and outputs move in proportion: after a share q of training, the kernel has
+    made a share q of its change. A change that already exceeds the limit is final. With little progress, the change at
+    the end of linearized training is used, since a kernel that moves does so faster and faster.
 
     Arguments:
-        examined: of the checkpoints.
-        diverged: whether training did.
-        linearized: the kernel's change there; NaN if that is not known.
+        examined: measurements at the checkpoints.
+        diverged: whether training diverged.
+        linearized: the kernel's change at the end of linearized training; NaN if unknown.
     """
     history = examined.history
     change, progress = float(history["kernel_change"][-1]), float(history["progress"][-1])
@@ -63,25 +63,25 @@ def _gone(progress: float) -> str:
 
 
 def _rises(progress: float) -> bool:
-    """True if the gradient has become larger by what shows in percent."""
+    """True if the gradient has grown by an amount that shows in whole percent."""
     return progress <= -0.005
 
 
 def has_grown(history: dict[str, np.ndarray]) -> bool:
-    """True if the loss is far above that of the start."""
+    """True if the loss is far above its value at the start."""
     first, last = history["loss"][[0, -1]]
     return bool(last > _thresholds.GROWN * abs(first) > 0)
 
 
 def side(value: float, limit: Threshold, below: str) -> Finding:
-    """A number and the side of its limit that it is on."""
+    """A number with the words for its side of the limit."""
     if np.isnan(value):
-        return Finding(value, limit, "not known")  # why is said by those who know
+        return Finding(value, limit, "not known")  # callers add the reason
     return Finding(value, limit, limit.beyond if value >= limit.value else below)
 
 
 def regime_findings(examined: Examined, verdict: RegimeVerdict) -> dict[str, Finding]:
-    """The regime that the checkpoints show, and the words for it."""
+    """The findings on the regime from the last checkpoint, with their words."""
     history = examined.history
     last = {name: float(values[-1]) for name, values in history.items()}
     first = {name: float(values[0]) for name, values in history.items()}
@@ -114,7 +114,7 @@ def regime_findings(examined: Examined, verdict: RegimeVerdict) -> dict[str, Fin
         found |= {name: Finding(np.nan, limit, "not known: no step was made") for name, limit in limits.items()}
     unknown = f"the kernel is {examined.kernel}" if examined.kernel else "numbers overflow"
     for name, one in found.items():
-        # What is NaN, and has no reason of its own by now, is so because of the kernel.
+        # A value that is NaN without a stated reason is NaN because of the kernel.
         if np.isnan(one.value) and not one.words.startswith("not known: "):
             found[name] = Finding(one.value, one.limit, f"not known: {unknown}")
         elif np.isinf(one.value):
@@ -134,9 +134,9 @@ def _aligned(first: dict[str, float], last: dict[str, float], examined: Examined
 
 
 def _layer_alignment(examined: Examined) -> Finding:
-    """The alignment of layers that follow one another, an average."""
+    """The average alignment of successive layers."""
     both = np.stack([examined.by_pair[name] for name in ("alignment_start", "alignment")])
-    both = both[:, np.all(np.isfinite(both), axis=0)]  # it is of no number where weights are 0
+    both = both[:, np.all(np.isfinite(both), axis=0)]  # undefined for zero weights
     if both.size == 0:
         why = "weights are 0, NaN or infinite" if examined.pairs else "no two successive layers, or too many"
         return Finding(np.nan, None, f"not known: {why}")
@@ -148,7 +148,7 @@ def _layer_alignment(examined: Examined) -> Finding:
 
 
 def _switched_units(examined: Examined) -> Finding:
-    """The share of units that are on for a sample and were off, or the other way round."""
+    """The share of pairs of sample and unit that switched on or off."""
     if examined.switched is None:
         return Finding(np.nan, None, "not known: no relu or other unit with a kink was found")
     lost = np.isnan(examined.switched)
@@ -172,14 +172,14 @@ def paragraph(
     """The diagnosis in plain words.
 
     Arguments:
-        examined, verdict, findings: of the checkpoints.
+        examined, verdict, findings: results at the checkpoints.
         ahead, steps: sentences on what is known before training, and on the steps.
         ending: why the training diverged, if it did.
         stuck: why the first step is 0, if it is.
         uphill: whether all steps go uphill.
     """
     if not examined.learnable:
-        # What the steps do to rounding errors says nothing.
+        # Steps along rounding errors say nothing.
         also = " The training diverged all the same." if verdict.diverged else ""
         return (
             "There is nothing to learn: at the start the gradient of the loss in the outputs is 0 up to "
