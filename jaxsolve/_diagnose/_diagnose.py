@@ -71,9 +71,9 @@ def diagnose(
     for Adam.
 
     Arguments:
-        net: a network of `js.nets`, any Equinox module that maps one sample to shape (c,), or `jax.tree_util.Partial(f,
-            params)` of any f(params, x). All its floating-point arrays are trained. Alternatively, a `js.Problem` or
-            `js.Stream`, which brings x, y, loss, test, centered and state.
+        net: a network of `js.nets`, any Equinox module that maps one sample to shape (c,), or any f(params, x) as
+            `jax.tree_util.Partial(f, params)`. All its floating-point arrays are trained. Alternatively, a `js.Problem`
+            or `js.Stream`, which brings x, y, loss, test, centered and state.
         x: inputs, shape (n, ...), or a dict or tuple of several such arrays; integers for embeddings.
         y: targets, as the loss takes them.
         loss: as for `js.Problem`; None takes MSE.

@@ -79,7 +79,7 @@ def rescaled(problem: Problem, *, scale: Any, linear: bool = False) -> Problem:
 def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:
     """The optimizer for a network that may be `Rescaled`: masks and labels may be trees of the parameters inside.
 
-    For any other network it is returned unchanged: a descent asks an optimizer with arrays of its own, too.
+    For any other network it is returned unchanged, since a descent also probes optimizers with arrays of its own.
     """
     if not isinstance(net, Rescaled):
         return optimizer

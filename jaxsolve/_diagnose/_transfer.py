@@ -36,8 +36,8 @@ class TransferCheck:
             losses, or of the losses if some are not above 0; NaN where no rate lowers the loss.
         at_edge: whether it is the first or last rate, shape (widths,), so that the best rate may lie beyond.
         octaves: octaves by which the best rate moves per doubling of the width.
-        passed: whether the interval of `octaves` comes within 1/4 of 0. None if unknown: it does, but is wider than +-
-            1/2 or has no error, or a width has no best rate, or one at an edge.
+        passed: whether the interval of `octaves` comes within 1/4 of 0. None if unknown: it does, but is wider than 1/2
+            on either side or has no error, or a width has no best rate, or one at an edge.
         text: the verdict in words.
     """
 
