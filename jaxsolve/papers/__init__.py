@@ -1,6 +1,6 @@
 """The papers: their figures reproduced, their errors recomputed, their sweeps as configs.
 
-The public names are listed in `__init__.pyi`; each is imported when first used, as configs need none of what errata do.
+The public names are listed in `__init__.pyi`. Each is imported on first use, as configs need no imports of errata.
 """
 
 from .._lazy import attach

@@ -1,4 +1,4 @@
-"""The figures that can be reproduced: every module of a paper's folder is one."""
+"""The reproducible figures, one per module of a paper's folder."""
 
 import difflib
 import importlib
@@ -24,7 +24,7 @@ PANEL = re.compile(r"(?P<figure>.*\d)[a-z]")  # fig3a is part of fig3
 
 
 def names() -> list[str]:
-    """The names of all figures, such as "xu_ziyin/table1", a paper after the other.
+    """The names of all figures, such as "xu_ziyin/table1", paper by paper.
 
     Example:
         >>> "xu_ziyin/table1" in js.papers.names()
@@ -49,10 +49,10 @@ def figures() -> dict[str, AbstractFigure]:
 
 
 def find(name: str) -> tuple[str, AbstractFigure]:
-    """A figure and its name, by its name or that of one of its panels.
+    """The name and the figure, from its name or the name of one of its panels.
 
     Raises:
-        ValueError: there is none; the message names the nearest.
+        ValueError: no figure has this name; the message suggests the nearest one.
     """
     known = names()
     panel = PANEL.fullmatch(name)
@@ -66,6 +66,6 @@ def find(name: str) -> tuple[str, AbstractFigure]:
 
 
 def figure_of(name: str) -> AbstractFigure:
-    """The figure of a known name, whose module is imported now."""
+    """The figure with a known name; imports its module."""
     paper, _, module = name.partition("/")
     return importlib.import_module(f".{paper}._{module}", __package__).Figure()

@@ -28,11 +28,11 @@ class Claim(NamedTuple):
     Attributes:
         statement: what is claimed, in a sentence.
         paper: the paper's value or sign, in words.
-        accepted: the interval of what counts as the same. Its ends belong to it; if one is infinite, the other does
-            not: "> 0" is not 0.
+        accepted: the interval of values that agree with the paper, with its ends. If one end is infinite, the other is
+            excluded: "> 0" is not 0.
         ours: the number measured.
-        uncertainty: half the width of its 95 % interval; 0 for what has none.
-        corrected: the interval of what an erratum says in the paper's place, if there is one.
+        uncertainty: half-width of its 95 % interval; 0 if it has none.
+        corrected: the interval of values that agree with an erratum, if there is one.
     """
 
     statement: str
@@ -44,7 +44,7 @@ class Claim(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of the whole interval of the measurement: on the paper first, then on its correction."""
+        """The verdict from the whole interval of the measurement, first on the paper, then on its correction."""
         low, high = self.ours - self.uncertainty, self.ours + self.uncertainty
         if math.isnan(low):
             return Verdict.UNDECIDED
@@ -58,7 +58,7 @@ class Claim(NamedTuple):
         return Verdict.DIFFERS if outside else Verdict.UNDECIDED
 
     def facts(self) -> dict[str, Any]:
-        """The claim as JSON, which has no infinity or NaN: an open end is null, as is a number that is not finite."""
+        """The claim as a dict for JSON; infinite ends and numbers that are not finite are None."""
         finite = lambda value: float(value) if math.isfinite(value) else None
         return {
             "statement": self.statement,
@@ -72,9 +72,9 @@ class Claim(NamedTuple):
 
 
 def _compare(low: float, high: float, accepted: tuple[float, float]) -> tuple[bool, bool]:
-    """Two flags: True if an interval lies within what is accepted, and True if it lies outside of it."""
+    """Two flags: whether an interval lies within the accepted one, and whether it lies outside."""
     start, end = accepted
-    if math.isinf(start) or math.isinf(end):  # a sign; the infinite end belongs to it, and the other does not
+    if math.isinf(start) or math.isinf(end):  # a sign: only the infinite end is included
         start = start if math.isinf(start) else math.nextafter(start, math.inf)
         end = end if math.isinf(end) else math.nextafter(end, -math.inf)
     return start <= low and high <= end, high < start or low > end
@@ -82,27 +82,27 @@ def _compare(low: float, high: float, accepted: tuple[float, float]) -> tuple[bo
 
 Claims: TypeAlias = Iterator[Claim]
 
-# What a paper says of a sign or of a ratio, and what counts as the same.
+# The paper's value for a sign or a ratio, and the accepted interval.
 POSITIVE = "> 0", (0.0, math.inf)
 NEGATIVE = "< 0", (-math.inf, 0.0)
 ABOVE_ONE = "> 1", (1.0, math.inf)
 
 
 class Measured(NamedTuple):
-    """A number, and half the width of its 95 % interval."""
+    """A number and the half-width of its 95 % interval."""
 
     value: float
     uncertainty: float
 
 
 def bars(cells: Any, over: str = "seed") -> "tuple[np.ndarray, np.ndarray]":
-    """Means over seeds, and half the widths of their 95 % intervals, of an array with one other dimension."""
+    """Means over seeds and half-widths of their 95 % intervals, for an array with one other dimension."""
     mean, bar = zip(*map(mean_over, cells.transpose(..., over).values), strict=True)
     return np.array(mean), np.array(bar)
 
 
 def mean_over(samples: Any) -> Measured:
-    """The mean of independent samples, and Student's interval for it; NaN counts as no sample."""
+    """The mean of independent samples, with its Student interval; NaN is left out."""
     from scipy.stats import t
 
     known = np.asarray(samples, float).ravel()
@@ -113,7 +113,7 @@ def mean_over(samples: Any) -> Measured:
 
 
 def exponent(x: Any, y: Any) -> Measured:
-    """b in y ~ x^b, fitted to each row of samples by itself.
+    """b in y ~ x^b, fitted to each row of samples separately.
 
     Arguments:
         x: positive numbers, shape (points,).

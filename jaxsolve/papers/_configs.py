@@ -4,7 +4,7 @@ from importlib import resources
 
 
 def configs() -> dict[str, str]:
-    """The configs that come with jaxsolve: the text of each by its name. The first line says what it does.
+    """The texts of the configs that come with jaxsolve, by name. The first line of each describes it.
 
     Example:
         >>> print(js.papers.configs()["kunin"].splitlines()[0])

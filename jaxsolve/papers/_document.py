@@ -33,7 +33,7 @@ of figure 11 calls $\\alpha < 1$ smoother, where the convention of the paper and
 
 
 def show_error(error: float) -> str:
-    """An error with two digits; an error below the accuracy of the integration only as such."""
+    """An error with two digits; below the accuracy of the integration, only the bound."""
     if math.isinf(error):
         return "no number"
     if 0 < error < 1e-6:
@@ -85,7 +85,7 @@ def _paragraph(result: Checked) -> str:
 
 
 def _most_telling(table: Sequence[Row]) -> Row:
-    """The first row in which the printed equation is furthest from the truth, but for rounding."""
+    """The first row in which the printed equation is furthest from the truth, up to rounding."""
     distance = lambda row: math.inf if math.isnan(row.printed) else float(f"{abs(row.printed - row.truth):.6g}")
     return max(table, key=distance)
 

@@ -14,7 +14,7 @@ ALL_ERRATA: tuple[Erratum, ...] = _XU + _NEURON + _LAYERS + _TWO_LAYERS + _DEEP 
 
 
 def errata() -> tuple[Checked, ...]:
-    """Recomputes every error that was found in the papers: about 50 seconds.
+    """Recomputes all errors found in the papers, in about 50 seconds.
 
     Each erratum is measured against integration of the weights or a direct computation; the keys of all random
     numbers are fixed.

@@ -1,6 +1,6 @@
 """Errata of Atanasov, Bordelon & Pehlevan on deep linear networks: section 4, appendices C, D and G.
 
-L counts weight matrices; u is the singular value of the last one, c that of their product.
+L counts weight matrices; u is the singular value of the last one, c the singular value of their product.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from ._erratum import matrix_row, Row, Rows, rows
 from ._simulate import draw, follow, kernel, Layers, linear_problem, time_of_loss, unit, velocity
 
 
-# --- networks whose layers are given by their singular values, along frames that fit together
+# --- networks whose layers are given by singular values along matching frames
 
 SIZE, DEPTH, OUT = 6, 4, 2  # inputs and neurons, weight matrices, outputs
 
@@ -44,7 +44,7 @@ class Chain(NamedTuple):
         return linear_problem(self.weights, x, x @ target.T, self.eta)
 
     def follow(self, s: Float[np.ndarray, " modes"], ts: Any) -> "list[Chain]":
-        """The flow of that problem at the times ts."""
+        """The flow of `problem` at the times ts."""
         saved = follow(self.problem(s), ts)
         return [self._replace(weights=tuple(layer[index] for layer in saved)) for index in range(len(ts))]
 
@@ -55,7 +55,7 @@ def frame(l: int) -> Float[np.ndarray, "neurons neurons"]:
 
 
 def chain_of(values: Float[np.ndarray, "layers modes"], eta: Float[np.ndarray, " layers"]) -> Chain:
-    """W_l = sum_alpha values[l, alpha] r_{l+1} r_l^T, the outputs' frame being the identity.
+    """W_l = sum_alpha values[l, alpha] r_{l+1} r_l^T, with the identity as the frame of the outputs.
 
     Arguments:
         values: singular values, shape (L, modes).
@@ -112,7 +112,7 @@ def _early_growth() -> Rows:
     for L in (3, 4):
         u0 = 0.03
         c0, power = u0**L, -(L - 2) / L
-        t = 0.5 * c0**power / ((L - 2) * S[0])  # half-way to where the approximation diverges
+        t = 0.5 * c0**power / ((L - 2) * S[0])  # halfway to where the approximation diverges
         printed, corrected = ((c0**power - rate * S[0] * t) ** (1 / power) for rate in ((L - 2) / L, L - 2))
         yield Row(f"$c/c_0$, $L = {L}$", _learned(L, [0.0, t], u0)[1] / c0, printed / c0, corrected / c0)
 
@@ -160,7 +160,7 @@ def _singular_side() -> Rows:
 
 
 def _finite_start() -> Rows:
-    """Singular values offset by sigma^2 g_l from those of the last layer, as wide Gaussian starts would be."""
+    """Singular values offset by sigma^2 g_l from those of the last layer, as for wide Gaussian initializations."""
     g, s, last = np.array([0.35, -0.25, 0.75, 0.0]), 1.7, 0.4
     for sigma in (0.1, 0.2):
         values = np.sqrt(last**2 + sigma**2 * g)[:, None]

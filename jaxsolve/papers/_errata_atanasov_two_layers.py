@@ -167,7 +167,7 @@ def _full_training() -> Rows:
     for seed in range(8):
         start = _small(80 + seed, 1e-3)
         q, r = start.q, start.r
-        t = np.log(2 * s / q) / (2 * s)  # half-way by the printed form
+        t = np.log(2 * s / q) / (2 * s)  # halfway by the printed form
         W, a = _follow(start, s, [0.0, t])
         w_t, a_t = W[1] @ start.beta, a[1]
         up, down = np.exp(2 * s * t), np.exp(-2 * s * t)

@@ -61,7 +61,7 @@ def _basins() -> Rows:
 
 
 def _least(function: Callable[[float], float]) -> float:
-    """The minimizer of a convex function of one number."""
+    """The minimizer of a convex function of one variable."""
     found: Any = minimize_scalar(function, bounds=(-10, 10), method="bounded", options={"xatol": 1e-12})
     return found.x
 
@@ -72,7 +72,7 @@ def _implicit_bias() -> Rows:
     w0 = np.array([0.9, -0.4])
     for a0, eta_a, eta_w in ((0.4, 2.0, 0.5), (1.0, 0.2, 0.5), (1.2, 3.0, 2.0)):
         delta, beta0 = eta_w * a0**2 - eta_a * w0 @ w0, a0 * w0
-        # A second sample of zeros, so that this is the program of the other runs.
+        # A second sample of zeros, so that this run shares the program of the others.
         x_two, y_two = np.stack([x, np.zeros(2)]), np.array([y, 0.0])
         w_t, a_t = follow(_neuron(a0, w0, x_two, y_two, eta_a, eta_w), [0.0, 60.0])
 
@@ -121,7 +121,7 @@ def _kernel_distance() -> Rows:
 
 
 def _code_a(a0: float, w0: Vector, target: Vector, t: Curve) -> Curve:
-    """a(t) as `theory` computes it, its assertion of a > 0 set aside. NaN for delta = 0, which it refuses."""
+    """a(t) as `theory` computes it, without its assertion a > 0; NaN for delta = 0, which it rejects."""
     delta, s = a0**2 - w0 @ w0, np.linalg.norm(target)
     if abs(delta) < 1e-14:
         return np.full(len(t), np.nan)
@@ -153,7 +153,7 @@ def _closed_a(a0: float, w0: Vector, target: Vector, t: Curve) -> Curve:
     H, N = H_and_N(t)
     if abs(delta) > 1e-14:
         return H * np.sqrt(delta / (H**2 - np.sum(N**2, axis=1)))
-    # At delta = 0 that is 0/0, and its limit g^-2 = 1 + 2 int_0^t |N|^2.
+    # At delta = 0 this is 0/0, with the limit g^-2 = 1 + 2 int_0^t |N|^2.
     nodes, shares = np.polynomial.legendre.leggauss(40)
     inner = H_and_N((t[:, None] * (nodes[None, :] + 1) / 2).ravel())[1].reshape(len(t), len(nodes), len(w0))
     return H / np.sqrt(1 + t * (np.sum(inner**2, axis=2) @ shares))

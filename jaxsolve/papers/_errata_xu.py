@@ -1,6 +1,6 @@
 """Errata of Xu & Liu Ziyin: three statements of the first version (arXiv 2401.07085v1).
 
-The text that they were read from has lost most formulas: what the prose is about is inferred where it says so.
+The text they were read from has lost most formulas; an erratum says so where it infers what the prose refers to.
 """
 
 import functools
@@ -34,7 +34,7 @@ def _on_line(
 
 
 def _xi(P: float, Q: float, y: float, t: Float[np.ndarray, " times"]) -> Float[np.ndarray, " times"]:
-    """Theorem 1, eq. 8: the one function of time."""
+    """Theorem 1, eq. 8: the only function of time."""
     R = np.sqrt(y**2 + K**2 * P * Q)
     decay = np.exp(-2 * K * R * t)
     up, down = (1 + decay + share / R * (1 - decay) for share in (y + K * Q, K * P - y))
@@ -63,7 +63,7 @@ def _saddle() -> Rows:
         ("$Q = 0$, $y > 0$", 1, 1.3),
     ):
         w = sign * np.sqrt(ETA_W / ETA_U) * u[:, None] * DIRECTION[None, :] + sideways
-        # At this time what decays has done so, and rounding has not yet grown away from the saddle.
+        # By this time decaying parts are gone, and rounding errors have not yet grown away from the saddle.
         w_t, u_t = follow(_on_line(w, u, y), [0.0, 10 / (K * abs(y))])
         f = RHO * float(u_t[1, 0] @ w_t[1] @ DIRECTION)
         yield Row(name, (y - f) / y, y > 0 if sign < 0 else np.nan, sign * y < 0)

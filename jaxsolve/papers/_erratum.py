@@ -1,4 +1,4 @@
-"""Errata: what was printed, what is right, and a measurement that tells them apart."""
+"""Errata: a printed equation, its correction, and a measurement that tells them apart."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -8,10 +8,10 @@ import numpy as np
 
 
 class Row(NamedTuple):
-    """One number, three times.
+    """One number from three sources.
 
     Attributes:
-        label: of what: a time, a seed, a size; formulas as in `Erratum`.
+        label: the case, such as a time, a seed or a size; formulas as in `Erratum`.
         truth: integrated from the weights, or computed directly from the definition.
         printed: what the paper's equation gives; NaN where it gives nothing.
         corrected: what the corrected equation gives.
@@ -27,9 +27,9 @@ Rows: TypeAlias = Iterable[Row]
 
 
 def relative_error(values: Any, truth: Any) -> float:
-    """Largest difference relative to the largest true value; infinite where a value is not a number.
+    """Largest difference relative to the largest true value; infinite if a value is NaN.
 
-    Where all truth is 0, as in a table of errors, the difference itself.
+    If all true values are 0, as in a table of errors, the difference itself.
     """
     values, truth = np.asarray(values, float), np.asarray(truth, float)
     error = np.max(np.abs(values - truth)) / (np.max(np.abs(truth)) or 1.0)
@@ -37,13 +37,13 @@ def relative_error(values: Any, truth: Any) -> float:
 
 
 def compared(table: Sequence[Row]) -> tuple[float, float]:
-    """The `relative_error` of either equation."""
+    """The `relative_error` of the printed and of the corrected equation."""
     _, truth, printed, corrected = zip(*table, strict=True)
     return relative_error(printed, truth), relative_error(corrected, truth)
 
 
 def counted(table: Sequence[Row]) -> tuple[float, float]:
-    """For statements that are true or false: the share of rows in which one is wrong."""
+    """For statements that are true or false: the share of rows in which each version is wrong."""
     wrong = [(row.printed != row.truth, row.corrected != row.truth) for row in table]
     printed, corrected = np.mean(wrong, axis=0)
     return float(printed), float(corrected)
@@ -65,13 +65,13 @@ class Erratum(NamedTuple):
 
     Attributes:
         paper: authors and title.
-        equation: number of the equation, or where the statement stands.
-        printed, corrected: the equation as printed and as it must be; formulas in LaTeX between dollar signs,
-            code between backticks, no vertical bar: it would end a cell of the page's table.
+        equation: number of the equation, or place of the statement.
+        printed, corrected: the equation as printed and as corrected; formulas in LaTeX between dollar signs, code
+            between backticks. No vertical bars: they would end a cell of the page's table.
         why: one sentence.
         quantity: what the measurement compares, and how its error is defined.
         measure: recomputes the numbers; takes no argument, needs float64.
-        errors: those of the printed and of the corrected equation over all rows.
+        errors: computes the errors of the printed and of the corrected equation over all rows.
     """
 
     paper: str

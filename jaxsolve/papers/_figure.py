@@ -37,11 +37,11 @@ Table: TypeAlias = "xarray.Dataset"
 Picture: TypeAlias = "Figure"
 Panel: TypeAlias = "Axes"
 Data = Mapping[str, Table]
-"""What was measured, by name of the store."""
+"""Measurements, by name of the store."""
 
 
 def by_scale(small: T, medium: T, paper: T | None = None) -> dict[Scale, T]:
-    """A setting by scale; at the paper's scale that of the medium one, if it is not given."""
+    """A setting by scale; the paper's scale takes the medium setting if none is given."""
     return {Scale.SMALL: small, Scale.MEDIUM: medium, Scale.PAPER: medium if paper is None else paper}
 
 
@@ -55,9 +55,9 @@ class Runs(NamedTuple):
     """The folder in which the runs of a figure are kept, and how they are run.
 
     Attributes:
-        folder: for their stores. A sweep that was interrupted is carried on.
+        folder: folder of their stores. An interrupted sweep is resumed.
         scale: how much is computed.
-        progress: whether to show it.
+        progress: whether to show progress.
     """
 
     folder: Path
@@ -70,15 +70,15 @@ class Runs(NamedTuple):
 
 
 class AbstractFigure(abc.ABC):
-    """A figure or table of a paper. Each is called `Figure`, in a module of its own in its paper's folder.
+    """A figure or table of a paper. Each is a class `Figure` in its own module in its paper's folder.
 
     Attributes:
-        title: what it shows. Where digits stand in for the paper's images, they take the name's place, as in claims.
-        ours: what the paper does not say, or what is smaller here: every setting that is not the paper's.
+        title: what it shows. If digits replace the paper's images, titles and claims name the digits instead.
+        ours: every setting that is not the paper's, because it is unstated there or smaller here.
         size: width and height of the picture, in inches.
-        hours: about how long each scale takes on two cores, measured at the small one.
-        images: what `papers/_images.py` reads for it.
-        shares: the store in its paper's folder that it and other figures read, so that they cannot run at once.
+        hours: approximate hours per scale on two cores, measured at the small one.
+        images: the images that `papers/_images.py` reads for it.
+        shares: the store in its paper's folder that it shares with other figures, which cannot run at the same time.
     """
 
     title: ClassVar[str]
@@ -90,12 +90,12 @@ class AbstractFigure(abc.ABC):
 
     @abc.abstractmethod
     def run(self, runs: Runs) -> Data:
-        """Computes what is shown, by `runs.sweep`, so that it can be interrupted at any time."""
+        """Computes the data with `runs.sweep`, so that it can be interrupted at any time."""
 
     @abc.abstractmethod
     def draw(self, figure: Picture, data: Data) -> None:
-        """Draws on an empty figure, whose layout is constrained."""
+        """Draws on an empty figure with constrained layout."""
 
     @abc.abstractmethod
     def claims(self, data: Data) -> Iterable[Claim]:
-        """The claims of the paper about the figure, measured."""
+        """The paper's claims about the figure, with measurements."""

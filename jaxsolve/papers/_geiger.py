@@ -34,7 +34,7 @@ SETTING = (
 class AtAlpha(NamedTuple):
     """Problems by width and output scale: alpha (f - f_0) with the loss divided by alpha^2 (eqs. 4 and 5).
 
-    Each seed has its start and, unless `draw` says which, its draw of the data, as `parity` makes them.
+    Each seed has its own start and its own draw of the data from `parity`, unless `draw` selects one.
     """
 
     data: Dataset
@@ -57,7 +57,7 @@ class AtAlpha(NamedTuple):
 
 
 class AtScale(NamedTuple):
-    """The same by width and sqrt(h) alpha, which decides the regime."""
+    """Problems by width h and sqrt(h) alpha, which decides the regime."""
 
     data: Dataset
     depth: int = 5
@@ -68,7 +68,7 @@ class AtScale(NamedTuple):
 
 
 def parity(scale: Scale, n_test: int, draws: int) -> Dataset:
-    """Odd and even digits, by their first standardized principal components: draws stacked along the first axis."""
+    """Odd and even digits in their first standardized principal components, with draws stacked along the first axis."""
     request = {"task": "parity", "pca": COMPONENTS, "n_train": SAMPLES[scale], "n_test": n_test}
     return drawn(draws, lambda key: images(Images.MNIST, scale, key=key, **request))
 
@@ -79,7 +79,7 @@ def flow() -> GradientFlow:
 
 
 def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any, observe: Any) -> Table:
-    """A sweep of the flow whose widths share a program."""
+    """A sweep of the flow in which all widths share a program."""
     return runs.sweep(name, *padded(make, axes, "width"), flow(), ts, observe=observe)
 
 
@@ -109,7 +109,7 @@ def over_alpha(runs: Runs) -> Table:
 
 
 def over_seeds(statistic: Callable, data: Values) -> Measured:
-    """A statistic of all seeds that have numbers, and Student's interval for it by the jackknife."""
+    """A statistic of all seeds with data, and its Student interval by the jackknife."""
     from scipy.stats import t
 
     alive = data.dropna("seed", how="all")
@@ -120,7 +120,7 @@ def over_seeds(statistic: Callable, data: Values) -> Measured:
 
 
 def errors(outputs: Values, targets: Values) -> tuple[Values, Values]:
-    """The error of one network, averaged over starts, and that of the average of networks, of each draw of the data.
+    """For each draw of the data, the error of one network, averaged over starts, and of the averaged network.
 
     Arguments:
         outputs: with axes `draw`, `seed`, `test_sample`, `output` and others.
@@ -148,8 +148,8 @@ def collapsing_power(curves: Values) -> float:
     """The p in [-1, 3/2] for which curves of all widths lie closest together over h^p alpha.
 
     Arguments:
-        curves: with axes `width` and `alpha`, on which they are interpolated linearly over log alpha. The mean square
-            distance of widths is measured in the variance of all values, over the range that they have in common.
+        curves: with axes `width` and `alpha`, interpolated linearly over log alpha. The mean square distance between
+            widths is measured over their common range, in units of the variance of all values.
     """
     values = curves.transpose("width", "alpha").values
     shifts, x = np.log(curves["width"].values / curves["width"].values[0]), np.log(curves["alpha"].values)
@@ -164,7 +164,7 @@ def collapsing_power(curves: Values) -> float:
 
 
 def when(ts: Float[ArrayLike, " times"], values: Values, times: Values) -> Values:
-    """Values along `t` at one time of each lane, interpolated between logarithms; ts and values are positive."""
+    """Values at one time per lane, interpolated along `t` linearly in logarithms; ts and values are positive."""
     ordered = values.transpose(*times.dims, "t")
     rows, at = ordered.values.reshape(-1, len(np.asarray(ts))), times.values.ravel()
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -176,7 +176,7 @@ def when(ts: Float[ArrayLike, " times"], values: Values, times: Values) -> Value
 
 
 def width_axis(ax: Panel, widths: Iterable[int]) -> None:
-    """A logarithmic axis of widths, each with its number."""
+    """Sets a logarithmic axis with a label at every width."""
     ax.set_xscale("log")
     widths = list(widths)
     ax.set_xticks(widths, [str(width) for width in widths])
@@ -185,7 +185,7 @@ def width_axis(ax: Panel, widths: Iterable[int]) -> None:
 
 
 def guide(ax: Panel, x: Sequence[float], start: float, slope: float, label: str, *, above: bool = True) -> None:
-    """A dashed line of a given slope in a plot of logarithms, from x[0] to x[1], with its label above or below."""
+    """Draws a dashed line of a given slope in a log-log plot, from x[0] to x[1], with its label above or below."""
     y = [start, start * (x[1] / x[0]) ** slope]
     ax.plot(x, y, color="0.3", ls="--", lw=1.0)
     middle, sign = (float(np.sqrt(x[0] * x[1])), float(np.sqrt(y[0] * y[1]))), 1 if above else -1

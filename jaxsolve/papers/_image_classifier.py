@@ -22,7 +22,7 @@ from ._images import draw_of, drawn, images, principal
 SAMPLES = by_scale(500, 5000, 50_000)
 TESTS = by_scale(1000, 2000, 10_000)
 EPOCHS = by_scale(800, 1000, 10_000)
-COMPONENTS = 60  # at small scale, of the 3072 pixels
+COMPONENTS = 60  # at small scale, in place of the 3072 pixels
 BATCH, RATE = 128, 4.0
 WATCHED = [accuracy(), test_accuracy(), weight_change()]
 SETTING = (
@@ -32,7 +32,7 @@ SETTING = (
 
 
 class TwoLayerScaling(NamedTuple):
-    """The scaling of a two-layer network, every entry a number that may be traced."""
+    """The scaling of a two-layer network; every entry may be traced."""
 
     sigma_u: Any
     sigma_w: Any
@@ -41,7 +41,7 @@ class TwoLayerScaling(NamedTuple):
 
 
 def ten_classes(scale: Scale, draws: int) -> Dataset:
-    """Draws of images of a mean square length of 1, at small scale in their leading principal components."""
+    """Draws of images with mean square length 1; at small scale, in their leading principal components."""
     return drawn(1 if scale is Scale.PAPER else draws, lambda key: _ten_classes(scale, key))
 
 
@@ -50,7 +50,7 @@ def _ten_classes(scale: Scale, key: PRNGKeyArray) -> Dataset:
     if scale is Scale.SMALL:
         data = principal(data, COMPONENTS)
     size = jnp.sqrt(jnp.mean(jnp.sum(data.x**2, axis=1)))
-    assert data.x_test is not None  # asked for above
+    assert data.x_test is not None  # requested above
     return Dataset(data.x / size, data.y, data.x_test / size, data.y_test, source=data.source)
 
 
@@ -76,7 +76,7 @@ def classifier(data: Dataset, scales: TwoLayerScaling, width: int, seed: Array) 
 
 
 def trained(runs: Runs, make: Callable[..., Problem], axes: Any) -> Table:
-    """Networks under SGD, looked at twenty times, evenly, and at the start."""
+    """Networks under SGD, observed at the start and at 20 evenly spaced times."""
     descent = Descent(optax.sgd(RATE), batch_size=BATCH, key=jax.random.key(1))
     steps = EPOCHS[runs.scale] * (SAMPLES[runs.scale] // BATCH)
     return runs.sweep("runs", make, axes, descent, np.linspace(0.0, RATE * steps, 21), observe=WATCHED)

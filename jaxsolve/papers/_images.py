@@ -1,4 +1,4 @@
-"""Real images for the figures; where they are not on this machine, small scales take the digits of scikit-learn."""
+"""Real images for the figures; if they are missing, small scale takes the digits of scikit-learn."""
 
 import hashlib
 import math
@@ -17,20 +17,20 @@ from ._figure import Scale
 
 
 READERS = {Images.MNIST: mnist, Images.FASHION_MNIST: fashion_mnist, Images.CIFAR10: cifar10}
-DIGIT_TESTS, DIGIT_PIXELS = 1000, 64  # tests, of 1797 digits
-DIGIT_RANK = 40  # components of digits: of some draws of 60, 49 pixels vary
+DIGIT_TESTS, DIGIT_PIXELS = 1000, 64  # test samples, out of 1797 digits
+DIGIT_RANK = 40  # components of digits: in some draws of 60, only 49 pixels vary
 SHAPES = {Images.MNIST: (1, 28, 28), Images.FASHION_MNIST: (1, 28, 28), Images.CIFAR10: (3, 32, 32)}
 
 
 def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGKeyArray, **request: Any) -> Dataset:
-    """Training and test samples, as by `js.data.mnist`.
+    """Training and test samples, as from `js.data.mnist`.
 
-    Unless `official_split` says otherwise they are split officially only at the paper's scale; else all images found
-    are pooled. Digits in place of others have 64 pixels if flat, else the others' shape, enlarged; and there are fewer
-    of them, so at most 1000 for tests.
+    By default the official split is used only at the paper's scale; other scales pool all images found. Substitute
+    digits have 64 pixels if flat, and are otherwise enlarged to the shape of the images they replace. They are fewer,
+    so at most 1000 are for tests.
 
     Raises:
-        FileNotFoundError: they are not on this machine, and the scale is not small; the message says how to get them.
+        FileNotFoundError: the images are missing, and the scale is not small; the message says how to get them.
     """
     split = request.pop("official_split", scale is Scale.PAPER)
     try:
@@ -44,15 +44,15 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
 
 
 def principal(data: Dataset, rank: int) -> Dataset:
-    """The data in their leading principal components; of digits in place of larger images, in at most `DIGIT_RANK`."""
+    """The data in their leading principal components, at most `DIGIT_RANK` for digits that replace larger images."""
     rank = min(rank, DIGIT_RANK) if data.x.shape[1] == DIGIT_PIXELS else rank
     return data.transform(pca(rank, standardize=False))
 
 
 def drawn(count: int, draw: Callable[[PRNGKeyArray], Dataset]) -> Dataset:
-    """Independent draws of data, by the keys 0 to count - 1, stacked along a first axis.
+    """Independent draws of data with the keys 0 to count - 1, stacked along the first axis.
 
-    With the draw of its number, each seed of a sweep has a task of its own, so that intervals over seeds are over both.
+    Each seed of a sweep takes the draw of its number, so that intervals over seeds cover both networks and tasks.
     """
     return _stacked(draw(jax.random.key(i)) for i in range(count))
 
@@ -62,7 +62,7 @@ def _stacked(draws: Iterable[Dataset]) -> Dataset:
 
 
 def draw_of(data: Dataset, seed: Array | int) -> Dataset:
-    """The draw of `drawn` that belongs to a seed; with one draw, that."""
+    """The draw of `drawn` that belongs to a seed, modulo the number of draws."""
     return jax.tree.map(lambda part: part[seed % len(part)], data)
 
 
@@ -75,7 +75,7 @@ def pictures(
     draws: int,
     **request: Any,
 ) -> Dataset:
-    """Draws of images that are not flattened; at small scale their resolution is halved so often.
+    """Draws of images that are not flattened; at small scale their resolution is halved `halvings` times.
 
     At the paper's scale there is one draw, the official split.
     """
@@ -91,11 +91,11 @@ def pictures(
 
 
 def images_used(collection: Images, scale: Scale) -> str:
-    """The images that `images` finds on this machine, in words: what, how many, and a hash of 40 of them."""
+    """The images that `images` finds, in words: their name, their number, and a hash of 40 of them."""
     found = images(collection, scale, n_train=20, n_test=20, key=jax.random.key(0))
     if found.x.shape[1] == DIGIT_PIXELS:
         return f"digits of scikit-learn: {collection.value} is not on this machine"
-    assert found.x_test is not None  # asked for above
+    assert found.x_test is not None  # requested above
     pixels = np.round(255 * np.concatenate([found.x, found.x_test]))  # the same in any precision
     digest = hashlib.sha256(pixels.astype(np.uint8).tobytes()).hexdigest()[:12]
     (count,) = re.findall(r"\((\d+) ", found.source)
@@ -103,7 +103,7 @@ def images_used(collection: Images, scale: Scale) -> str:
 
 
 def name_used(collection: Images) -> str:
-    """Its name alone, for pictures, titles and claims. Where a larger scale has run, the images are there."""
+    """The name of the images used, for pictures, titles and claims. Larger scales need the images themselves."""
     return re.split(r":| \(", images_used(collection, Scale.SMALL))[0]
 
 
@@ -131,7 +131,7 @@ def halved(data: Dataset) -> Dataset:
 
 
 def whitened(data: Dataset) -> Dataset:
-    """Whitened images, as images, of each draw."""
+    """Each draw with its images whitened, in their original shape."""
     return _stacked(_whitened(draw_of(data, i)) for i in range(len(data.x)))
 
 

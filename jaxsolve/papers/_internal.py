@@ -1,4 +1,4 @@
-"""Names of this room that other rooms use, and users do not."""
+"""Names for other packages of jaxsolve, not for users."""
 
 from ._document import document as document, show_error as show_error
 from ._errata import ALL_ERRATA as ALL_ERRATA

@@ -1,4 +1,4 @@
-"""The grid of Kunin et al., figures 1, 5 and 10: two-layer ReLU students over both scales of their start."""
+"""The grid of Kunin et al., figures 1, 5 and 10: two-layer ReLU students over both scales of initialization."""
 
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 
     @property
     def times(self) -> np.ndarray:
-        """Checkpoints: the start, then a decade from one to the next."""
+        """Checkpoints: the start, then one per decade."""
         return np.array([0.0, *self.end * 10.0 ** np.arange(-3, 1)])
 
 
@@ -55,10 +55,10 @@ SIZES = {
 
 
 class Students(NamedTuple):
-    """Students with Kunin's start: rows of length tau/alpha, read-outs +-alpha tau, zero output.
+    """Students with Kunin's initialization: rows of length tau/alpha, read-outs +-alpha tau, zero output.
 
-    tau^2 (alpha^2 - alpha^-2) = delta. Rates are 2/tau^2: their loss is twice ours. Each seed has a teacher and samples
-    of its own.
+    tau^2 (alpha^2 - alpha^-2) = delta. Rates are 2/tau^2, since their loss is twice ours. Each seed has its own teacher
+    and samples.
     """
 
     in_size: int
@@ -70,7 +70,7 @@ class Students(NamedTuple):
         return student(self.data(seed), self.width, tau, delta, jax.random.key(seed))
 
     def teacher(self, seed: Array | int) -> MLP:
-        """Three neurons; read-outs are 1 or -1."""
+        """The teacher of a seed: three neurons with read-outs 1 or -1."""
         teacher_scale = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.ones(2))
         return MLP(
             in_size=self.in_size,
@@ -109,9 +109,9 @@ def student(data: Dataset, width: int, tau: Array, delta: Array, key: Array) -> 
 
 
 def grid(runs: Runs) -> Table:
-    """All students of a scale, by gradient descent: kept beside the figures, since several are drawn from them.
+    """All students of a scale under gradient descent, stored beside the figures, since several figures use them.
 
-    `mixed` says of each seed whether its teacher's read-outs have both signs.
+    `mixed` tells for each seed whether its teacher's read-outs have both signs.
     """
     sizes, shared = SIZES[runs.scale], runs._replace(folder=runs.folder.parent)
     axes = {
@@ -136,13 +136,13 @@ def of_size(scale: Scale) -> str:
 
 
 def draw_map(ax: Panel, values: Values, title: str, *, log: bool = False) -> None:
-    """The mean over seeds of a measure, over both scales."""
+    """Draws the mean over seeds of a measure, over both scales."""
     value_map(values.mean("seed").rename(None), "tau", "delta", logarithmic=log, ax=ax)
     ax.set(xlabel="", ylabel="")
     ax.set_title(title, fontsize=9)
 
 
 def across_delta(measure: Values, low: float, high: float, *, tau: int = 0) -> Measured:
-    """The difference of a measure at delta = high from that at low: the mean over seeds, at one tau of the grid."""
+    """The measure at delta = high minus the measure at delta = low, averaged over seeds, at one tau of the grid."""
     at = lambda delta: measure.isel(tau=tau).sel(delta=delta, method="nearest")
     return mean_over(at(high) - at(low))

@@ -1,4 +1,4 @@
-"""Shared parts of the figures on grokking: transformers that learn to add, from starts of several alpha and tau."""
+"""Shared parts of the figures on grokking: transformers that learn to add, at several alpha and tau."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ RATE, DECAY = 6e-3, 1.0
 
 
 def grokking(runs: Runs) -> Table:
-    """Accuracies over the steps: kept beside the figures, since two are drawn from them."""
+    """Accuracies over the steps, stored beside the figures, since two figures use them."""
     p = MODULUS[runs.scale]
     pairs = modular_addition(p, round(SHARE[runs.scale] * p**2), key=jax.random.key(0))
     axes = {
@@ -45,7 +45,7 @@ def grokking(runs: Runs) -> Table:
 
 
 class Transformers(NamedTuple):
-    """The starts of both embeddings over alpha; outputs times tau, rates over tau^2."""
+    """Problems with both initial embeddings divided by alpha, outputs times tau, and rates divided by tau^2."""
 
     pairs: Dataset
     width: int
@@ -64,7 +64,7 @@ class Transformers(NamedTuple):
 
 
 def settings() -> str:
-    """The settings that were chosen here, in words."""
+    """The settings chosen here, in words."""
     small, several = Scale.SMALL, lambda numbers: ", ".join(f"{number:g}" for number in numbers)
     return (
         f"Not stated, and chosen here: two heads, AdamW with rate {RATE:g}, beta_2 = 0.98 and weight decay {DECAY:g}. "
@@ -84,9 +84,9 @@ def steps_to(runs: Table) -> Values:
 
 
 def sooner_upstream(runs: Table) -> Values:
-    """Logarithm of the steps to grok at the largest alpha over those at 1.
+    """The logarithm of the ratio of the steps to grok at the largest alpha to those at 1.
 
-    A run that has not grokked counts as one that does at the end: too few steps. NaN where neither has.
+    A run that has not grokked counts as grokking at the end, which is too early. NaN if neither has grokked.
     """
     end = float(runs["t"].max())
     upstream, start = (steps_to(runs).sel(alpha=alpha) for alpha in (float(runs["alpha"].max()), 1.0))

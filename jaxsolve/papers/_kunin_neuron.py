@@ -1,4 +1,4 @@
-"""The single linear neuron of Kunin et al., figures 2, 3, 4, 7 and 8: problems, and what is drawn of them."""
+"""The single linear neuron of Kunin et al., figures 2, 3, 4, 7 and 8: problems, and parts of their pictures."""
 
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ LOW_RANK = Neurons(x=((0.5, 1.0),), y=(1.1,), beta_0=(0.4, 0.05))  # 0.5 (0.6 (1
 
 def neuron(x: tuple, y: tuple, a: Array, w: Array) -> Problem:
     """The problem of one neuron with these weights."""
-    # Their loss is a sum over samples, ours an average: eta = n makes the two flows one.
+    # Their loss is a sum over samples, ours an average: eta = n makes the two flows equal.
     scaling = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.full(2, float(len(x))))
     net = SingleNeuron(in_size=2, scaling=scaling, init=Given([w[None, :], a[None, None]]), key=jax.random.key(0))
     return Problem(net, jnp.asarray(x), jnp.asarray(y)[:, None])
@@ -49,7 +49,7 @@ def beta(runs: Table) -> Values:
 
 
 def draw_loss(ax: Panel, problem: Neurons, limits: tuple[float, float, float, float]) -> None:
-    """Level sets of the loss over the plane of beta, in grey."""
+    """Level sets of the loss over the plane of beta, in gray."""
     plane = np.meshgrid(np.linspace(*limits[:2], 80), np.linspace(*limits[2:], 80))
     residual = np.einsum("ni,ijk->njk", np.array(problem.x), np.array(plane)) - np.array(problem.y)[:, None, None]
     ax.contour(*plane, np.sum(residual**2, axis=0) / 2, levels=8, colors="0.8", linewidths=0.6)

@@ -1,4 +1,4 @@
-"""Shared parts of the figures of Bordelon & Pehlevan: random tasks, networks of any richness, and how kernels agree."""
+"""Shared parts of the figures of Bordelon & Pehlevan: random tasks, networks of any richness, and kernel agreement."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,19 +16,19 @@ from ..observe import feature_kernel, loss, Observable
 from ._figure import Data, Runs, Table, Values
 
 
-LIMIT_WIDTH = 100  # of the network whose limit is taken: any is the same
+LIMIT_WIDTH = 100  # of the network whose limit is taken; any width gives the same limit
 
 
 class Training(NamedTuple):
-    """A training by gradient descent on random inputs, with one sign for each half of them.
+    """Training by gradient descent on random inputs, with target 1 for one half of them and -1 for the other.
 
     Attributes:
-        samples, dimension: of the inputs.
-        rate, steps: of descent.
-        depth: hidden layers.
-        activation: of them.
-        slope: the activation is tanh(slope h)/slope, as factors of the first and of the last layer say it.
-        every: steps from one time that is looked at to the next.
+        samples, dimension: number and dimension of the inputs.
+        rate, steps: of gradient descent.
+        depth: number of hidden layers.
+        activation: activation of the hidden layers.
+        slope: makes the activation tanh(slope h)/slope, by factors in the first and in the last layer.
+        every: steps between recorded times.
     """
 
     samples: int
@@ -42,7 +42,7 @@ class Training(NamedTuple):
 
     @property
     def seen(self) -> Int[np.ndarray, " times"]:
-        """The steps that are looked at."""
+        """The recorded steps."""
         return np.arange(0, self.steps, self.every)
 
     @property
@@ -52,12 +52,12 @@ class Training(NamedTuple):
 
     @property
     def descent(self) -> Descent:
-        """The descent of a network."""
+        """The gradient descent of a finite network."""
         return Descent(optax.sgd(self.rate))
 
     @property
     def limit(self) -> RichLimit:
-        """The infinitely wide one."""
+        """The gradient descent of an infinitely wide network."""
         return RichLimit(rate=self.rate, nodes=self.steps)
 
     @property
@@ -76,7 +76,7 @@ class Training(NamedTuple):
         }
 
     def data(self) -> tuple[Float[Array, "n d"], Float[Array, "n 1"]]:
-        """The inputs of their notebooks: JAX drew random numbers in another order then."""
+        """The inputs and targets of the paper's notebooks, drawn in the order that JAX had at the time."""
         with jax.ensure_compile_time_eval(), jax.threefry_partitionable(False):
             x = jax.random.normal(jax.random.key(0), (self.dimension, self.samples), jnp.float32).T
         half = jnp.arange(self.samples) < self.samples // 2
@@ -84,7 +84,7 @@ class Training(NamedTuple):
         return x.astype(y.dtype), y
 
     def __call__(self, richness: Array, width: int, seed: Int[ArrayLike, ""]) -> Problem:
-        """Their gamma_0 is the richness: f is divided by it, and rates are multiplied by its square and the width."""
+        """The richness is the paper's gamma_0: it divides f, and its square times the width multiplies the rates."""
         x, y = self.data()
         multiplier = np.array([self.slope / self.dimension**0.5, *[width**-0.5] * (self.depth - 1), 1 / width])
         multiplier[-1] /= self.slope
@@ -108,11 +108,11 @@ class Training(NamedTuple):
 
 
 def agreement(network: Table, limit: Table, *layers: int) -> Values:
-    """The cosine between kernels of all times, each with those of the same time; the mean over some layers."""
+    """The cosine between the network's and the limit's kernels over all times, averaged over the layers."""
     axes, cosines = ("t", "sample", "sample_2"), list[Any]()
     for layer in layers:
         one, known = network[f"feature_kernel_{layer}"], limit[f"feature_kernel_{layer}"]
-        two = known + 0 * one  # at one time, it is that of all
+        two = known + 0 * one  # a kernel at a single time counts for all times
         cosines.append((one * two).sum(axes) / ((one**2).sum(axes) * (two**2).sum(axes)) ** 0.5)
     total: Any = sum(cosines)
     return total / len(cosines)

@@ -26,7 +26,7 @@ CLASSES = {
     Verdict.DIFFERS: "differs",
     Verdict.UNDECIDED: "open",
 }
-# One of each paper.
+# One figure per paper.
 PICTURES = (
     "xu_ziyin/table1",
     "kunin/fig1",
@@ -59,11 +59,11 @@ and 60000 (CIFAR-10), and other sets give other draws. Settings said to be lost 
 
 
 def page(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
-    """The page, which needs nothing but the pictures beside it.
+    """The HTML page, which needs only the pictures beside it.
 
     Arguments:
-        figures: the content of their claims.json.
-        scale: of all of them.
+        figures: the contents of their claims.json.
+        scale: the scale of all figures.
     """
     count, verdicts = _counted(figures)
     head = f"<h1>Figures of the papers, reproduced</h1><p>Scale: {scale.value}. {count} claims: {verdicts}.</p>"
@@ -93,11 +93,11 @@ def _row(claim: dict[str, Any]) -> str:
 
 
 def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
-    """The page; its last part, on what is no figure, is others.md beside this file.
+    """The ledger in Markdown; its last part, on results outside figures, is others.md beside this file.
 
     Arguments:
-        figures: the content of their claims.json, paper after paper.
-        scale: of all of them.
+        figures: the contents of their claims.json, paper by paper.
+        scale: the scale of all figures.
     """
     count, verdicts = _counted(figures)
     sections = [PREFACE.format(count=count, scale=scale.value, verdicts=verdicts), *_summary(figures)]
@@ -109,7 +109,7 @@ def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
 
 
 def _summary(figures: Sequence[dict[str, Any]]) -> list[str]:
-    """One screen: verdicts by paper, what is wrong or new in it, and one picture of each."""
+    """One screen: verdicts by paper, the claims that are corrected or differ, and one picture per paper."""
     kinds = [verdict.value for verdict in Verdict]
     rows = [f"| paper | claims | {' | '.join(kinds)} |", "|---" * (len(kinds) + 2) + "|"]
     found = {verdict: [] for verdict in (Verdict.CORRECTED, Verdict.DIFFERS)}
@@ -158,8 +158,8 @@ def _counted(figures: Sequence[dict[str, Any]]) -> tuple[int, str]:
 
 
 def accepted(claim: dict[str, Any]) -> str:
-    """The values that count as the same as the paper's, in words."""
-    said, corrected = _interval(*claim["accepted"]), claim.get("corrected")  # which folders of old do not have
+    """The values that agree with the paper, in words."""
+    said, corrected = _interval(*claim["accepted"]), claim.get("corrected")  # which older folders lack
     return f"{said}; corrected {_interval(*corrected)}" if corrected else said
 
 

@@ -10,17 +10,17 @@ from .._core import Problem, Stream
 from ..nets import Function
 
 
-MODES, NOISE = 400, 0.1  # of Gaussian inputs; the variance of the targets' noise
+MODES, NOISE = 400, 0.1  # number of Gaussian inputs; variance of the targets' noise
 
 
 class PowerLaws(NamedTuple):
-    """A linear model on Gaussian modes of variances k^-spectrum, and of powers k^-task in the target."""
+    """A linear model on Gaussian modes with variances k^-spectrum and powers k^-task in the target."""
 
     task: float
     spectrum: float
 
     def draw(self, seed: int) -> tuple[Float[Array, " modes"], Float[Array, " modes"]]:
-        """Variances, and the squares of a Gaussian target's weights."""
+        """The variances of the modes, and the squared weights of a Gaussian target."""
         k = jnp.arange(1.0, MODES + 1)
         return k**-self.spectrum, k ** (self.spectrum - self.task) * jax.random.normal(
             jax.random.key(seed), k.shape

@@ -20,7 +20,7 @@ from ._images import images_used, name_used
 from ._page import ledger, page
 
 
-MARK = "claims.json"  # a folder that has one, or nothing, is for reproductions
+MARK = "claims.json"  # a folder with this file, or an empty one, is for reproductions
 
 
 class Reproduced(NamedTuple):
@@ -28,8 +28,8 @@ class Reproduced(NamedTuple):
 
     Attributes:
         name: such as "xu_ziyin/table1".
-        folder: with figure.png, figure.pdf, claims.json and the stores.
-        claims: with their verdicts.
+        folder: holds figure.png, figure.pdf, claims.json and the stores.
+        claims: the claims with their verdicts.
     """
 
     name: str
@@ -47,12 +47,12 @@ def reproduce(
     """Computes figures of the papers, draws them, and judges their claims.
 
     Arguments:
-        figures: their names, such as "xu_ziyin/table1"; none takes all of `js.papers.names()`.
+        figures: names of figures, such as "xu_ziyin/table1"; without names, all of `js.papers.names()`.
         scale: how much is computed: minutes on two cores, an hour on one GPU, or the paper's own setting.
-        folder: for the pictures, stores and claims, the page index.html and the ledger of all claims. What was
-            interrupted is carried on.
-        progress: whether to show what is done, and how long the rest takes, on standard error.
-        processes: how many figures are computed at once. Small ones are mostly compiled, which takes one core. As with
+        folder: for the pictures, stores and claims, the page index.html and the ledger of all claims. Interrupted runs
+            are resumed.
+        progress: whether to show progress and the remaining time on stderr.
+        processes: number of figures computed at once. Small ones are mostly compilation, which uses one core. As with
             `multiprocessing`, a script that asks for more than one begins with `if __name__ == "__main__":`.
 
     Returns:
@@ -60,7 +60,7 @@ def reproduce(
 
     Raises:
         ValueError: no figure has such a name, processes is below 1, or above 1 on an accelerator.
-        TypeError: scale is no `js.papers.Scale`, or processes no integer.
+        TypeError: scale is not a `js.papers.Scale`, or processes is not an integer.
         FileExistsError: the folder holds something else.
 
     Example:
@@ -86,7 +86,7 @@ def reproduce(
 
 
 def hours(*figures: str, scale: Scale) -> float:
-    """About how many hours figures take on two cores."""
+    """The approximate hours that figures take on two cores."""
     return sum(figure.hours[scale] for _, figure in map(find, figures))
 
 
@@ -103,7 +103,7 @@ def _one_by_one(
 def _at_once(
     chosen: Mapping[str, AbstractFigure], root: Path, scale: Scale, progress: bool, processes: int
 ) -> Iterator[Reproduced]:
-    """In fresh processes, as JAX must not be forked. Figures that share a store run one after the other in one."""
+    """In fresh processes, since JAX must not be forked. Figures that share a store run in sequence in one process."""
     groups: dict[str, list[str]] = {}
     for name, figure in chosen.items():
         groups.setdefault(f"{name.partition('/')[0]} {figure.shares}" if figure.shares else name, []).append(name)
@@ -124,7 +124,7 @@ def _at_once(
 
 
 def _begin_process(double: bool) -> None:
-    """A fresh process takes over the caller's precision."""
+    """Sets the caller's precision in a fresh process."""
     jax.config.update("jax_enable_x64", double)
 
 
@@ -158,14 +158,14 @@ def _reproduced(name: str, figure: AbstractFigure, runs: Runs) -> Reproduced:
 
 
 def _named(text: str, used: Mapping[str, str]) -> str:
-    """With the names of the images that were used: digits may stand in for the paper's."""
+    """The text with the names of the images used: digits may replace the paper's."""
     for paper, here in used.items():
         text = text.replace(paper, here)
     return text
 
 
 def _write(root: Path, scale: Scale) -> None:
-    """The page and the ledger of all that lies in the folder, also from earlier calls."""
+    """Writes the page and the ledger of all figures in the folder, including those of earlier calls."""
     files = [root / name / MARK for name in names()]
     known = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     (root / MARK).write_text(json.dumps({"scale": scale.value, "figures": known}, indent=1), encoding="utf-8")
@@ -174,7 +174,7 @@ def _write(root: Path, scale: Scale) -> None:
 
 
 def _require_ours(root: Path) -> None:
-    """Raises FileExistsError for a file, or a folder that no reproduction made."""
+    """Raises FileExistsError if root is a file, or a folder with anything but reproductions."""
     inside = sorted(item.name for item in root.iterdir()) if root.is_dir() else []
     inside = [name for name in inside if not name.startswith(".")]  # such as .DS_Store
     papers = {name.partition("/")[0] for name in names()}

@@ -1,4 +1,4 @@
-"""What figures of Rhee et al. share: modes of a factorized matrix, their times and speeds, and what is conserved."""
+"""Shared parts of the figures of Rhee et al.: modes of a factorized matrix, their times and speeds, conservation."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ STRENGTHS = 10 / np.arange(1, N + 1)
 
 
 def sizes_of(run: Any) -> Values:
-    """The roots of the modes of the product, which are their sizes in a layer."""
+    """The square roots of the product's modes, which are the sizes of the modes in a layer."""
     values = np.diagonal(run["outputs"].values, axis1=-2, axis2=-1) / N**0.5
     dims = [dim for dim in run["outputs"].dims if dim not in ("sample", "output")]
     empty = run["outputs"].isel(sample=0, output=0, drop=True)
@@ -21,7 +21,7 @@ def sizes_of(run: Any) -> Values:
 
 
 def times_of(run: Any) -> Values:
-    """When each mode has come to 0.9 of its target, between two times; NaN where it has not."""
+    """The time at which each mode reaches 0.9 of its target, interpolated; NaN if it does not."""
     shares = sizes_of(run) ** 2 / STRENGTHS
     after = (shares >= 0.9).argmax("t")
     low, high = shares.isel(t=after - 1), shares.isel(t=after)
@@ -32,7 +32,7 @@ def times_of(run: Any) -> Values:
 
 
 def speeds_of(run: Any) -> Values:
-    """How fast modes grow, from a quarter to three quarters of their size."""
+    """The speed at which modes grow from a quarter to three quarters of their target size."""
     sizes = sizes_of(run) / STRENGTHS**0.5
     at = {share: (sizes >= share).argmax("t") for share in (0.25, 0.75)}
     grown = sizes.isel(t=at[0.75]).drop_vars("t") - sizes.isel(t=at[0.25]).drop_vars("t")
@@ -41,14 +41,14 @@ def speeds_of(run: Any) -> Values:
 
 
 def over_strength(cells: Values) -> Measured:
-    """The exponent in the strength, of the modes that are known in all runs."""
+    """The exponent in the strength, from the modes that are known in all runs."""
     known = cells.transpose("seed", "mode").values
     some = np.isfinite(known).all(0)
     return exponent(STRENGTHS[some], known[:, some])
 
 
 def drift(run: Any, *, root: bool) -> Measured:
-    """The change of the conserved matrix, over that of its first term."""
+    """The change of the conserved matrix, relative to the change of its first term."""
     layers = run["parameters"].transpose("seed", "t", ...).values.reshape(-1, 2, 2, N, N)
     first, second = layers[:, :, 0], layers[:, :, 1]
     grams = [second.swapaxes(-1, -2) @ second, first @ first.swapaxes(-1, -2)]

@@ -1,4 +1,4 @@
-"""Shared parts of the figures of silent alignment: starts, whitened data and images, and when curves have risen."""
+"""Shared parts of the figures of silent alignment: initialization, whitened data and images, and rise times."""
 
 import functools
 from math import inf
@@ -62,13 +62,13 @@ def relative_error(outputs: Any, predictions: Any) -> Float[np.ndarray, "*lanes"
 
 
 class ImageTask(NamedTuple):
-    """Draws of images, and how many of their principal components are kept.
+    """Draws of images in their leading principal components.
 
-    A dense network with Gaussian weights does not see a rotation of its inputs, so components serve as pixels do.
-    Fewer than all of n - 1 leave a part of the targets that cannot be fitted.
+    The law of a dense network with Gaussian weights is invariant to rotations of the inputs, so components serve as
+    well as pixels. With fewer than all n - 1 components, part of the targets cannot be fitted.
 
     Arguments:
-        found: what stands for them on this machine, so that a store of digits is not carried on with MNIST.
+        found: the images that were found, so that a store of digits is not resumed with MNIST.
     """
 
     collection: Images
@@ -84,14 +84,14 @@ class ImageTask(NamedTuple):
     def here(
         collection: Images, scale: Scale, task: str | tuple[int, int], sizes: tuple[int, int, int], draws: int
     ) -> "ImageTask":
-        """A task with the images of this machine; sizes are those of samples, tests and rank."""
+        """A task with the images that are found; sizes are (samples, tests, rank)."""
         return ImageTask(collection, scale, task, *sizes, draws, images_used(collection, scale))
 
     def data(self, seed: Any, gamma: Any = 0.0) -> Dataset:
-        """X_gamma = U S^gamma V^T in principal coordinates: whitened at gamma = 0, as they are at 1.
+        """X_gamma = U S^gamma V^T in principal coordinates: whitened at gamma = 0, unchanged at 1.
 
-        Scaled to |X_gamma|^2 = n rank at every gamma, so that times can be compared. (`js.data.partial_whiten` counts
-        the other way: its power is 1 - gamma.)
+        Scaled to |X_gamma|^2 = n rank at every gamma, so that times can be compared. (`js.data.partial_whiten` has the
+        power 1 - gamma instead.)
         """
         components = draw_of(_components(self), seed)
         sizes = jnp.sqrt(jnp.mean(components.x**2, axis=0))
@@ -134,7 +134,7 @@ class MLPOnImages(NamedTuple):
     """Dense networks in standard parametrization on such images.
 
     Arguments:
-        depth: hidden layers.
+        depth: number of hidden layers.
     """
 
     images: ImageTask
@@ -162,9 +162,9 @@ WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(),
 
 
 def regressions(run: Table, at: int) -> np.ndarray:
-    """The predictions on test points of regression with the kernels of time number `at`: lanes, points and outputs.
+    """Test predictions of regression with the kernels at time index `at`, shape (*lanes, points, outputs).
 
-    NaN where a lane has failed.
+    NaN for lanes that failed.
     """
     now = [run[name].isel(t=at).values for name in ("kernel", "cross_kernel", "targets")]
     start = [run[name].isel(t=0).values for name in ("outputs", "test_outputs")]
@@ -178,12 +178,12 @@ def regressions(run: Table, at: int) -> np.ndarray:
 
 
 def machine_errors(run: Table, at: int = -1) -> np.ndarray:
-    """Relative error of kernel regression with the kernel of time number `at` against the final network."""
+    """Relative error of kernel regression with the kernel at time index `at` against the final network."""
     return relative_error(run["test_outputs"].isel(t=-1), regressions(run, at))
 
 
 def machine_correlations(run: Table, at: int = -1) -> np.ndarray:
-    """The correlation of the two, lane by lane."""
+    """The correlation of kernel regression with the final network, lane by lane."""
     finals, found = run["test_outputs"].isel(t=-1).values, regressions(run, at)
     pairs = zip(finals, found, strict=True)
     return np.array([np.corrcoef(f.ravel(), g.ravel())[0, 1] for f, g in pairs])

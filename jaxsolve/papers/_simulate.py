@@ -1,6 +1,6 @@
 """The flow of the weights of linear networks: the truth that the errata are measured against.
 
-Nothing here knows a closed form. Results are NumPy arrays; weight matrices are counted from the input.
+Nothing here uses a closed form. Results are NumPy arrays; weight matrices are counted from the input.
 """
 
 import math
@@ -39,7 +39,7 @@ def unit(vector: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 def linear_problem(weights: Sequence[Any], x: Any, y: Any, eta: Any) -> Problem:
     """f(x) = W_L ... W_1 x from these weights, under the mean over samples of |f - y|^2/2.
 
-    A loss summed over n samples (Kunin et al., and eq. 1 of Atanasov et al.) is eta -> n eta.
+    For a loss summed over n samples (Kunin et al., and eq. 1 of Atanasov et al.), multiply eta by n.
     """
     layers = tuple(np.asarray(w, float) for w in weights)
     width, in_size = layers[0].shape
@@ -71,7 +71,7 @@ def _run(problem: Problem, flow: GradientFlow, ts: Any, wanted: RESULTS) -> Marc
     return run
 
 
-TIMES = 8  # at least; runs that differ only in their times share a program
+TIMES = 8  # minimum; runs that differ only in their times then share a program
 
 
 def follow(problem: Problem, ts: Any) -> Layers:
