@@ -59,9 +59,9 @@ def diagnose(
     r"""Trains a network briefly, to tell whether it is in the kernel regime or learns features, and how.
 
     At the parameters theta_t after `steps` steps, on a subset of the samples, it measures how far the tangent kernel
-    has moved, $|K_t - K_0|/|K_0|$, and what the linearized network misses, $|f_t - f_{lin}|/|f_t - f_0|$ with $f_{lin}
-    = f_0 + J_0(\theta_t - \theta_0)$. The verdict compares the kernel's change by the end of training with the limit
-    0.1 of `js.observe.KERNEL_REGIME_LIMIT`. It is extrapolated in proportion to progress or, below a quarter of it,
+    has moved, $|K_t - K_0|/|K_0|$, and what the linearized network $f_{lin} = f_0 + J_0(\theta_t - \theta_0)$ misses,
+    $|f_t - f_{lin}|/|f_t - f_0|$. The verdict compares the kernel's change by the end of training with the limit 0.1 of
+    `js.observe.KERNEL_REGIME_LIMIT`. The change is extrapolated in proportion to progress or, below a quarter of it,
     from where linearized training ends. docs/diagnose.md has all thresholds, their sources and how often the verdict is
     right. After 10 s, progress is written to stderr.
 
@@ -95,7 +95,7 @@ def diagnose(
         projections: number of random projections of the outputs for kernels, as in `js.kernels.Projected`. None takes
             all outputs up to 128, and 16 projections beyond that.
         products: maximum number of products with a Hessian or kernel, two gradients each, per largest eigenvalue. Most
-            need 20 to 40; fewer underestimate the eigenvalue, sharpness by about a tenth after 5.
+            eigenvalues need 20 to 40; fewer underestimate them, sharpness by about a tenth after 5.
         verify: whether to also train at a third and at three times the crossover multiplier.
         key: random key of batches and probes; None takes `jax.random.key(0)`.
 

@@ -26,8 +26,7 @@ def moving_rates(
         checkpoints: parameters, the first ones at the start.
         gradients: gradients of the loss at the checkpoints.
         updates: the optimizer's next updates at the checkpoints, which tell an update lost to rounding from no update.
-            None if the optimizer is unknown: the change that gradient descent would make in the time that the other
-            parameters took then decides.
+            None if the optimizer is unknown: gradient descent for the time that the other parameters took then decides.
     """
     start = checkpoints[0]
     moved = _anywhere(difference(params, start) for params in checkpoints)
