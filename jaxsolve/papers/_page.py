@@ -49,6 +49,8 @@ jaxsolve data fetch mnist cifar10 # 200 MB; without them, figures of images are 
 jaxsolve reproduce all --scale {scale}
 ```
 
+`jaxsolve reproduce list` names the figures, and how long each takes.
+
 A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over tasks, data and networks
 drawn anew) lies within the accepted range, or outside it; otherwise it is not decidable at this scale. It is
 corrected where the printed value is refuted and that of an erratum holds. Claims with a single number and no interval

@@ -88,7 +88,7 @@ def test_bad_input_is_named(net, x, options, kind, said):
     ("x", "test"), [(np.arange(4), np.arange(4) + 0.5), (np.arange(4, dtype=np.int8), np.array([0, 1, 2, 300]))]
 )
 def test_test_inputs_that_integers_would_round(x, test):
-    with pytest.raises(ValueError, match="but those of training int"):
+    with pytest.raises(ValueError, match="but those of training are int"):
         js.diagnose(EMBEDDING, x, Y, test=(test, Y), steps=1)
 
 

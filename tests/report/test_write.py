@@ -309,7 +309,7 @@ def test_too_many_lanes_are_refused(tmp_path):
     lanes = np.zeros(10**6, np.int8)
     steps = np.arange(10**6)
     swept = xarray.Dataset({"result": ("x", lanes), "steps": ("x", steps), "wall": ("x", steps)}, {"t": [0.0, 1.0]})
-    with pytest.raises(ValueError, match="1000000 lanes with 3 numbers each are too much for a page; report on a part"):
+    with pytest.raises(ValueError, match="1000000 lanes with 3 numbers each are too many for a page; report on a part"):
         write(swept, tmp_path / "report.html")
 
 
