@@ -417,7 +417,7 @@ def test_two_layers_of_zeros_hide_no_drift_of_the_others():
 def test_too_fine_a_tolerance_is_warned_of():
     net = nets.TwoLayerLinear(in_size=2, width_size=2, scaling=nets.Scaling.ntk(), key=jr.key(0), dtype=jnp.float32)
     problem = Problem(net, jnp.ones((1, 2), jnp.float32), jnp.ones((1, 1), jnp.float32))
-    with pytest.warns(UserWarning, match=r"rtol=1e-08 is finer than float32 serves.*looser.*float64.*jax_enable_x64"):
+    with pytest.warns(UserWarning, match=r"rtol=1e-08 is finer than float32 resolves.*looser.*float64.*jax_enable_x64"):
         eqx.filter_eval_shape(GradientFlow(rtol=1e-8).init, problem, jnp.array([1.0], jnp.float32))
 
 

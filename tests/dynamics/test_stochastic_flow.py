@@ -263,7 +263,7 @@ def test_what_cannot_go_on():
         ({"temperature": float("nan")}, ValueError, "temperature must be one finite number >= 0"),
         ({"temperature": [1.0, 2.0]}, ValueError, "temperature must be one finite number >= 0"),
         ({"tau": 0.0}, ValueError, "tau must be one finite number > 0, got 0.0; without momentum, leave it out"),
-        ({"key": 0}, TypeError, r"key must be one such as jax\.random\.key\(0\), got int 0"),
+        ({"key": 0}, TypeError, r"key must be a JAX random key such as jax\.random\.key\(0\), got int 0"),
         ({"key": jr.split(jr.key(0), 3)}, ValueError, r"key must be one key, got a batch of shape \(3,\)"),
         ({"change": (1e-2, 1e-4)}, ValueError, "change must be two bounds, 0 <= lower < upper"),
         ({"change": (0.0, float("inf"))}, ValueError, "change must be two bounds"),

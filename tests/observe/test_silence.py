@@ -78,7 +78,7 @@ def test_a_table_of_lanes_is_that_of_its_runs():
     both = xr.concat([_table(*CASES[name][0]) for name in ("silent", "late", "nothing learnt")], "lane")
     found = observe.silent_alignment(both)  # t comes last, wherever it stands in the table
     assert list(found.silent) == [True, False, None]
-    assert str(found) == "Of 3 runs 1 are silently aligned, 1 are not, and of 1 it is not known."
+    assert str(found) == "Of 3 runs 1 are silently aligned, 1 are not, and for 1 it is not known."
     for lane in range(3):
         one = observe.silent_alignment(both.isel(lane=lane))
         for name in ("turned", "grown", "learnt", "share", "rise", "growth"):

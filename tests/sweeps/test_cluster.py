@@ -500,7 +500,9 @@ def test_modules_that_workers_lack_are_named(client, tmp_path, monkeypatch):
 
 def test_a_store_that_the_workers_do_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(_layout, "PATIENCE", 0.0)
-    with pytest.raises(FileNotFoundError, match=r"run\.zarr is not there for this process: .* that all of them see"):
+    with pytest.raises(
+        FileNotFoundError, match=r"run\.zarr does not exist for this process: .* that all of them can access"
+    ):
         _layout.await_layout(tmp_path / "run.zarr")
 
 

@@ -91,7 +91,7 @@ def test_what_is_refused():
         ensemble_variance(outputs, over="start")
     with pytest.raises(ValueError, match="2 or more members"):
         jackknife(lambda members: members.mean("seed"), outputs.isel(seed=[0]))
-    with pytest.raises(ValueError, match="take away the axis 'seed'"):
+    with pytest.raises(ValueError, match="must remove the axis 'seed'"):
         jackknife(lambda members: members, outputs)
     with pytest.raises(ValueError, match="with axes 'sample' or 'test_sample'"):
         ensemble_variance(outputs.isel(test_sample=0))

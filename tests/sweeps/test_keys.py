@@ -129,6 +129,6 @@ def test_programs_without_a_key_know_no_index():
 def test_keys_are_typed():
     """Others would not be known for keys."""
     with pytest.raises(
-        TypeError, match=r"key must be one such as jax\.random\.key\(0\), or None, got an array of shap"
+        TypeError, match=r"key must be a JAX random key such as jax\.random\.key\(0\), or None, got an array of shap"
     ):
         Descent(optax.sgd(0.1), batch_size=1, key=jr.PRNGKey(0))
