@@ -314,7 +314,7 @@ def test_bad_arguments():
     )
     with pytest.raises(ValueError, match=r"at must .* take its inputs \(x1\): .* of shape \(9,\) for this network"):
         js.FrozenKernel(at=wide).at(problem, jnp.zeros(()))
-    with pytest.raises(js.NotApplicable, match=r"closed form for losses.MSE\(\): it has Logistic; `solve` marches"):
+    with pytest.raises(js.NotApplicable, match=r"closed form for losses.MSE\(\): it has Logistic; `solve` integrates"):
         js.FrozenKernel().at(_network(loss="logistic"), jnp.zeros(()))
     with pytest.raises(ValueError, match="'layer_alignment' needs parameters, but FrozenKernel provides only"):
         js.solve(problem, js.FrozenKernel(), 1.0, observe=observe.layer_alignment())

@@ -114,7 +114,7 @@ def test_a_store_of_an_earlier_format_can_be_read_but_not_carried_on(store, tmp_
     _forget(store, 0)
     for resumed in (lambda: _run(store), lambda: _run(store, retry_failed=True)):
         with pytest.raises(
-            ValueError, match=r"is a store of format 2, and .* finish it with the version that began it"
+            ValueError, match=r"is a store of format 2, but .* finish it with the version that began it"
         ):
             resumed()
     (store / "loss" / "c" / "0" / "1" / "0").unlink()
