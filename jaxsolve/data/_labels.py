@@ -13,7 +13,7 @@ from ._dataset import Dataset
 
 
 Task: TypeAlias = str | Sequence[int | np.integer]
-"""What to predict: "classes", "parity" or a pair of classes; see `encode`."""
+"""The task: "classes", "parity" or a pair of classes; see `encode`."""
 
 Images: TypeAlias = tuple[Shaped[np.ndarray, "_ ..."], Shaped[np.ndarray, " _"]]
 """Pixels `(n, *shape)` and class indices `(n,)`."""

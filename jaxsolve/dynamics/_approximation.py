@@ -14,7 +14,7 @@ class AbstractApproximation(AbstractChoice):
         """The assumptions made about a problem, whatever its loss."""
 
     def check(self, problem: Problem) -> Validity:
-        """Whether it describes a problem, whatever its loss, and by how much each assumption is violated."""
+        """Returns the assumptions as a `Validity`, with how far each is violated, whatever the loss."""
         return Validity(self.assumptions(problem))
 
     def judged(self, problem: Problem, result: RESULTS) -> RESULTS:

@@ -113,7 +113,7 @@ class LinearAttention(AbstractNetwork):
 
     @staticmethod
     def context(x: Float[Array, "tokens numbers"]) -> tuple[Float[Array, " in"], Float[Array, " in"]]:
-        """What the network uses of a sequence: b, the mean of y x over the context, and x_q."""
+        """The two vectors by which a sequence enters: b, the mean of y x over the context, and x_q."""
         return x[:-1, -1] @ x[:-1, :-1] / (len(x) - 1), x[-1, :-1]
 
     def features(self, x: Float[Array, "tokens numbers"]) -> Float[Array, " features"]:

@@ -229,7 +229,7 @@ def _pad(x: Array, pads: Ints, value: float = 0.0) -> Array:
 
 
 def _places(index: Array, axis: int) -> tuple[Array, ...]:
-    """What `gather` and `scatter` address: the index along `axis`, and its own coordinates along the other axes."""
+    """The places that `gather` and `scatter` address: `index` along `axis`, its own coordinates along other axes."""
     places = list(jnp.meshgrid(*map(jnp.arange, index.shape), indexing="ij", sparse=True))
     places[axis] = index
     return tuple(places)

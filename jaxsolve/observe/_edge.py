@@ -41,7 +41,7 @@ def averaged_loss() -> Observable:
     """The loss averaged over the oscillation: L + <H, Sigma>/2 for `CentralFlow`, else the mean over both ends.
 
     Compare it with a running average of the loss of gradient descent. For dynamics that do not model their oscillation,
-    it is the loss.
+    it is the loss. With weight decay the average counts its penalty.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(

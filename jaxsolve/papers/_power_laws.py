@@ -27,6 +27,8 @@ class PowerLaws(NamedTuple):
         ) ** 2
 
     def __call__(self, seed: Int[Array, ""]) -> Problem:
+        """The stream of the first draw; runs of all seeds have it, and samples of their own."""
+        del seed
         variances, squares = self.draw(0)
 
         def sample(key: Array, size: int) -> tuple[Float[Array, "size modes"], Float[Array, "size 1"]]:

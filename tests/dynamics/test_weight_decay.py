@@ -174,6 +174,17 @@ def test_no_closed_form_and_no_kernel_covers_it():
             js.solve(linear_model(DECAY), flow, 1.0)
 
 
+def test_predictions_refuse_it_themselves():
+    net = js.nets.DeepLinear(
+        in_size=2, out_size=2, width_size=2, depth=2, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+    )
+    plain, decayed = (js.Problem(net, jnp.eye(2), jnp.eye(2), weight_decay=decay) for decay in (None, 0.1))
+    assert not js.theory.DeepBalanced().check(plain).structural
+    assert js.theory.DeepBalanced().check(decayed).structural
+    with pytest.raises(js.NotApplicable, match="no weight decay"):
+        js.theory.DeepBalanced().half_loss_times(decayed)
+
+
 @pytest.mark.parametrize(
     ("given", "error"), [(-0.1, ValueError), (jnp.nan, ValueError), ([0.1, 0.2], ValueError), ("0.1", TypeError)]
 )

@@ -253,7 +253,7 @@ class KernelMarch(AbstractStandIn, AbstractStoppable, AbstractMarching):
         return self.source.doubt(problem, final)
 
     def check(self, problem: Problem) -> Validity:
-        """Whether the kernel describes a problem."""
+        """Returns the `Validity` of the kernel for a problem."""
         return self.source.check(problem)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> KernelState:

@@ -127,7 +127,7 @@ class RichLimit(AbstractApproximation):
         )
 
     def _asks_for_numbers(self, problem: Problem) -> bool:
-        """Whether to check the richness; not where only shapes are known."""
+        """True if the richness is to be checked, which needs numbers and not shapes alone."""
         return not self.at_any_richness and eqx.is_array(problem.x)
 
     def ways(self, problem: Problem) -> tuple[RichMarch] | tuple[RichSampled, ...]:

@@ -59,7 +59,7 @@ class AbstractOnDisk(abc.ABC):
 
     @property
     def writes(self) -> bool:
-        """Whether this process may write; False for a complete store that it can only read."""
+        """True if this process may write; False for a complete store that it can only read."""
         return True
 
     @property

@@ -69,7 +69,7 @@ def laziness(problem: Problem, params: PyTree = None) -> Laziness:
 
 @eqx.filter_jit
 def _laziness(problem: Problem, params: PyTree) -> Laziness:
-    loss, gradient = jax.value_and_grad(problem.objective)(params)
+    loss, gradient = jax.value_and_grad(problem.training_loss)(params)
     velocity = jax.tree.map(lambda g, eta: -eta * g, gradient, problem.eta)
 
     def of_sample(x):
@@ -117,7 +117,7 @@ def curvature_ratio(problem: Problem, params: PyTree = None) -> Float[Array, ""]
 
 @eqx.filter_jit
 def _curvature_ratio(problem: Problem, params: PyTree) -> Float[Array, ""]:
-    loss = problem.objective(params)
+    loss = problem.training_loss(params)
     by_output = problem.loss.gradient(problem.outputs(params), problem.y)
     flat, unravel = ravel_pytree(params)
     # With parameters divided by the root of their rate, all rates are 1.

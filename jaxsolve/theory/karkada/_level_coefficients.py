@@ -1,4 +1,4 @@
-"""What a rotation-invariant kernel gives to polynomials of each degree."""
+"""Coefficients of a rotation-invariant kernel for polynomials of each degree."""
 
 import functools
 from collections.abc import Callable

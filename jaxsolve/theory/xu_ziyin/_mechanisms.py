@@ -71,7 +71,7 @@ class Mechanisms(NamedTuple):
 
 
 def mechanisms(line: ReducedLine) -> Mechanisms:
-    r"""Whether the layers align, disalign or neither, and which of the four cases of rescaling holds.
+    r"""Returns if the layers align, disalign or neither, and which of the four cases of rescaling holds.
 
     The alignment $\zeta$ rises iff y > f(0) and falls iff y < f(0) (eq. 24), unless the layers are parallel and stay so
     (eq. 22). The squared norms grow while (y - f) f > 0 (eq. 26):
