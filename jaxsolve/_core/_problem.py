@@ -47,6 +47,7 @@ from ..nets._internal import (
     Frozen,
     in_training,
     networks_in,
+    require_adapted,
     takes,
     takes_state,
     why_not_called,
@@ -134,6 +135,7 @@ class Problem(eqx.Module):
     ):
         if not callable(net):
             raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
+        require_adapted(net)
         self.net, self.state = net, _read_state(net, state)
         self.loss, self.out_shape, self.sampler = find_loss(loss), (), None
         self.centered = require_flag(centered, "centered")

@@ -24,7 +24,7 @@ from ..observe._internal import (
 )
 from . import _thresholds
 from ._crossover import Crossover, crossover
-from ._diagnosis import Finding
+from ._diagnosis import about, Finding
 from ._examine import test_loss
 from ._movement import relative_change, whole_kernel
 from ._rescaled import inside, rescaled, suited, with_inside
@@ -38,6 +38,8 @@ LEAST = 1e-3
 NO_KERNEL = "the kernel is 0 at the start"
 FLAT, ZERO = "the loss has no gradient at the start", "the optimizer's first steps are zero"
 BOTH_SIDES = 3.0
+# Words and exponents for checkpoints, which do not say by what they were trained.
+BY_OPTIMIZER = ((" for gradient descent", 1.0), (" for Adam", 0.0))
 
 
 class Before(NamedTuple):
@@ -79,7 +81,7 @@ class Before(NamedTuple):
         found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value, trace)
         if found is None:
             return Before({}, {}, None, None, [], [f"Where features begin is not known: {NO_KERNEL}."])
-        return Before(_multiplier(found), _by_scale(found), None, None, _advice(found, None), [])
+        return Before(_multiplier(found), _by_scale(found), None, None, _advice(found, BY_OPTIMIZER), [])
 
 
 def before(
@@ -161,7 +163,7 @@ def before(
         findings["crossover_multiplier"] = Finding(float("nan"), _thresholds.MULTIPLIER, f"not known: {NO_KERNEL}")
         return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
     findings |= _multiplier(found)
-    by_scale, words = _by_scale(found), _advice(found, exponent)
+    by_scale, words = _by_scale(found), _advice(found, None if exponent is None else (("", exponent),))
     linear_loss = loss_of(probe, _linear(outputs_at(probe, probe.params), probe, end))  # on the samples of `loss`
     if exponent is None:
         if verify:
@@ -212,26 +214,34 @@ def _by_scale(found: Crossover) -> dict[str, np.ndarray]:
     return {"multiplier": (1 / found.scales)[order], "kernel_change": found.changes[order]}
 
 
-def _advice(found: Crossover, exponent: float | None) -> list[str]:
-    """Advice on how to change the regime: the multiplier and the matching rate."""
+def _advice(found: Crossover, exponents: tuple[tuple[str, float], ...] | None) -> list[str]:
+    """Advice on how to change the regime: the multiplier, and the rate that matches it for each exponent of the rate.
+
+    Arguments:
+        found: the crossover.
+        exponents: pairs of words for the optimizer and the exponent of its rate; None if that is unknown.
+    """
     multiplier = found.multiplier
     if multiplier in (0.0, np.inf):
         return ["No output multiplier that was tried changes its regime."]
     if 1 / _thresholds.NEAR < multiplier < _thresholds.NEAR:  # too close to call
-        return [f"It is close to the crossover, which is where f - f_0 is multiplied by {multiplier:.2g}."]
+        return [f"It is close to the crossover, which is where f - f_0 is multiplied by {about(multiplier)}."]
     rate = ""
-    if exponent is not None:
-        factor = multiplier ** (1 + exponent)
-        rate = f" and {'divide' if factor >= 1 else 'multiply'} the rate by {factor if factor >= 1 else 1 / factor:.2g}"
+    if exponents is not None:
+        factors = [(multiplier ** (1 + exponent), of) for of, exponent in exponents]
+        said = " or ".join(f"{about(max(factor, 1 / factor))}{of}" for factor, of in factors)
+        rate = f" and {'divide' if factors[0][0] >= 1 else 'multiply'} the rate by {said}"
     to = "leave the kernel regime" if multiplier < 1 else "enter the kernel regime"
-    return [f"To {to}, multiply f - f_0 by {multiplier:.2g}{rate}: that is the crossover."]
+    return [f"To {to}, multiply f - f_0 by {about(multiplier)}{rate}: that is the crossover."]
 
 
 def _verified(places: np.ndarray, changes: list[float]) -> str:
     if not np.all(np.isfinite(changes)):
-        without = " and ".join(f"{p:.2g}" for p, change in zip(places, changes, strict=True) if not np.isfinite(change))
+        without = " and ".join(
+            f"{about(p)}" for p, change in zip(places, changes, strict=True) if not np.isfinite(change)
+        )
         return f"Training at the multiplier {without} diverged or learned nothing, so the crossover is not verified."
-    said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
+    said = [f"{about(change)} at {about(place)}" for place, change in zip(places, changes, strict=True)]
     limit = _thresholds.KERNEL_CHANGE.value
     # Parameters move further at a smaller multiplier: the first place should learn features, the second be lazy.
     agrees = changes[0] >= limit > changes[1]

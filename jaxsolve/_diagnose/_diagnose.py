@@ -150,14 +150,14 @@ def diagnose(
         looks.append(look(probe, network, trace))
     slopes = [look.slope for look in looks]
     next_of = lambda at, slope: next_update(probe.eta, held, at.params, at.state, slope)
-    updates = map(next_of, training.checkpoints, slopes)
+    updates = list(map(next_of, training.checkpoints, slopes))
     eta, frozen = moving_rates(probe, params, [slope.gradient for slope in slopes], updates)
     examined = examine(probe, eta, places, params, looks, trace, products, say)
     at_start = training.checkpoints[0].state
     say("looking for the multiplier at which the regime changes")
     ahead = before(problem, probe, few, eta, optimizer, at_start, steps, batch_size, batch_key, trace, verify=verify)
     verdict = decide(examined, training.diverged, ahead.linearized_change)
-    stable = step_stability(probe, held, training.checkpoints, slopes, products, say)
+    stable = step_stability(probe, held, training.checkpoints, slopes, updates, products, say)
 
     findings = regime_findings(examined, verdict) | ahead.findings | stable.findings
     if not examined.learnable:  # gradient and steps are rounding errors

@@ -40,6 +40,11 @@ def shown(value: float) -> str:
     return "-" if np.isnan(value) else f"{value:.3g}" if np.isfinite(value) else "infinite"
 
 
+def about(value: float | np.floating) -> str:
+    """A number in words: two digits, and no power of ten below a million."""
+    return f"{float(f'{value:.1e}'):g}"
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Diagnosis:
     """The regime of a network, with the evidence. Made by `js.diagnose` and `js.diagnose_checkpoints`.

@@ -14,7 +14,7 @@ from .._checks import as_array, attempt, concrete, describe, in_float32, require
 from .._core import centered_anew, Problem, read_pair
 from .._numerics import Inputs, map_arrays, one_of, samples_in
 from .._programs import forward_mode
-from ..nets._internal import FREEZE, takes_state, why_not_called
+from ..nets._internal import FREEZE, require_adapted, takes_state, why_not_called
 from ._finite import check_finite
 
 
@@ -65,6 +65,7 @@ def check_network(net: Any, state: Any = None, when: str = "at the start") -> No
             "net must be a network of js.nets or an Equinox module acting on one sample, or "
             f"jax.tree_util.Partial(f, params) of a function f(params, x); got {describe(net)}"
         )
+    require_adapted(net)
     if takes_state(net) and state is None:
         raise ValueError(
             "this network has state (such as the statistics of batch normalization): give it as state= to train with "

@@ -10,6 +10,11 @@ def moves(update: PyTree) -> bool:
     return any(bool(np.any(np.asarray(leaf) != 0)) for leaf in jax.tree.leaves(update))
 
 
+def size(update: PyTree) -> float:
+    """The largest absolute entry of an update."""
+    return float(max((np.max(np.abs(np.asarray(leaf)), initial=0.0) for leaf in jax.tree.leaves(update)), default=0.0))
+
+
 def difference(one: PyTree, two: PyTree) -> PyTree:
     """The difference of two pytrees, as NumPy arrays: a program for each shape would take longer to compile."""
     return jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), one, two)

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
-from ..observe._internal import critical_multiple, next_update, Response, response, sharpness_ratio, Slope
+from ..observe._internal import critical_multiple, Response, response, sharpness_ratio, Slope
 from . import _thresholds
-from ._diagnosis import Finding
-from ._stability import is_finite, moves
+from ._diagnosis import about, Finding
+from ._stability import is_finite, size
 from ._train import Checkpoint
 from ._verdict import side
 
@@ -50,7 +50,7 @@ class StepStability(NamedTuple):
         sharp = np.array([2 * ratio(params) for params in checkpoints])
         last = float(sharp[-1])
         if last > 0:
-            words = f"gradient descent is stable below the rate {2 / last:.2g}, 2/sharpness"
+            words = f"gradient descent is stable below the rate {about(2 / last)}, 2/sharpness"
         else:
             words = "the loss is flat here: it limits no rate"
         if not np.isfinite(last):
@@ -63,6 +63,7 @@ def step_stability(
     optimizer: Any,
     checkpoints: list[Checkpoint],
     slopes: list[Slope],
+    updates: list[PyTree],
     products: int,
     say: Callable[[str], None],
 ) -> StepStability:
@@ -73,22 +74,26 @@ def step_stability(
         optimizer: the optimizer of a `Descent`.
         checkpoints: checkpoints of the training, with the optimizer's state.
         slopes: gradients of the loss at the checkpoints.
+        updates: the optimizer's next steps at the checkpoints.
         products: maximum number of products per largest eigenvalue.
         say: called with a message at every checkpoint.
     """
     critical, ratios = [], []
     why, lost, adaptive = "", "", False
-    for point, slope in zip(checkpoints, slopes, strict=True):
+    sizes = [size(update) for update in updates]
+    # Schedules compute in float32: the last rate of one that ends at 0 may be its first times -1e-8.
+    rounding = float(jnp.finfo(jnp.float32).eps) * max((one for one in sizes if np.isfinite(one)), default=0.0)
+    for point, slope, update, largest in zip(checkpoints, slopes, updates, sizes, strict=True):
         say(f"looking at the optimizer's next step at step {point.step}")
-        update = next_update(probe.eta, optimizer, point.params, point.state, slope)
         found = response(probe.eta, optimizer, point.params, point.state, slope)
-        lost = NO_STEP if not moves(update) else "" if is_finite(update) else LOST_STEP
-        if lost:  # a schedule that begins or ends at 0, steps that accumulate gradients, or no gradient
-            critical.append(np.nan)
-            # Without a step, that is the reason, whatever `response` says about the state.
-            found = found if found.rates is not None else Response(None, False, lost)
-        else:
-            critical.append(float(critical_multiple(probe, point.params, update, slope)))
+        # No step: a schedule that begins or ends at 0, steps that accumulate gradients, or no gradient.
+        lost = NO_STEP if largest == 0 else "" if is_finite(update) else LOST_STEP
+        multiple = np.nan if lost else float(critical_multiple(probe, point.params, update, slope))
+        if multiple == 0 and largest <= rounding:
+            lost, multiple = NO_STEP, np.nan
+        critical.append(multiple)
+        if lost and found.rates is None:  # without a step, that is the reason, whatever `response` says about the state
+            found = Response(None, False, lost)
         rates = found.rates
         ratio = np.nan if rates is None else float(sharpness_ratio(probe, point.params, rates, products))
         ratios.append(ratio if np.isfinite(ratio) else np.nan)
@@ -134,10 +139,10 @@ def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphil
             "The optimizer's next step goes uphill, as those of momentum or of signs may: no part of it lowers the loss"
         )
     elif critical >= 1:
-        times = f"{critical:.2g}" if critical < FAR else f"more than {FAR:g}"
+        times = f"{about(critical)}" if critical < FAR else f"more than {FAR:g}"
         step = f"The optimizer's next step could be {times} times as large before it raised the loss"
     else:
-        step = f"The optimizer's next step raises the loss: more than {critical:.2g} of it is too large"
+        step = f"The optimizer's next step raises the loss: more than {about(critical)} of it is too large"
     if np.isnan(ratio):
         return step + "."
     if ratio <= 0:
@@ -145,7 +150,7 @@ def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphil
     kind = "preconditioned sharpness" if adaptive else "sharpness"
     trains = "trains at" if ratio <= _thresholds.BEYOND else "is beyond"
     where = f"it {trains if ratio >= _thresholds.EDGE else 'is off'} the edge of stability"
-    return f"{step}; its {kind} is {ratio:.2g} of the largest stable one: {where}."
+    return f"{step}; its {kind} is {about(ratio)} of the largest stable one: {where}."
 
 
 @eqx.filter_jit

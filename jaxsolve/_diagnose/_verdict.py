@@ -6,7 +6,7 @@ import numpy as np
 
 from ..observe import Regime
 from . import _thresholds
-from ._diagnosis import Finding
+from ._diagnosis import about, Finding
 from ._examine import Examined
 from ._thresholds import Threshold
 
@@ -86,7 +86,7 @@ def regime_findings(examined: Examined, verdict: RegimeVerdict) -> dict[str, Fin
     last = {name: float(values[-1]) for name, values in history.items()}
     first = {name: float(values[0]) for name, values in history.items()}
     gone = f"{_gone(max(last['progress'], 0.0))} is gone"
-    larger = f"the loss's gradient is {1 - last['progress']:.2g} times as large as at the start"
+    larger = f"the loss's gradient is {about(1 - last['progress'])} times as large as at the start"
     rank = f"directions of the kernel, from {first['effective_rank']:.3g} at the start"
     found = {
         "progress": Finding(last["progress"], None, larger if _rises(last["progress"]) else gone),
@@ -103,6 +103,9 @@ def regime_findings(examined: Examined, verdict: RegimeVerdict) -> dict[str, Fin
         "layer_alignment": _layer_alignment(examined),
         "switched_units": _switched_units(examined),
     }
+    if verdict.expected > max(1.0, last["kernel_change"]):
+        words = "the kernel will move by more than its size: how far, no extrapolation tells"
+        found["expected_kernel_change"] = Finding(verdict.expected, _thresholds.KERNEL_CHANGE, words)
     if verdict.diverged:
         found["expected_kernel_change"] = Finding(np.nan, _thresholds.KERNEL_CHANGE, "not known: the training diverged")
     if not examined.moved:
@@ -130,7 +133,7 @@ def _aligned(first: dict[str, float], last: dict[str, float], examined: Examined
         return f"not known: {examined.unaligned}"
     if np.isnan(first["kernel_alignment"]):
         return "with the target"
-    return f"with the target, from {first['kernel_alignment']:.2g} at the start"
+    return f"with the target, from {about(first['kernel_alignment'])} at the start"
 
 
 def _layer_alignment(examined: Examined) -> Finding:
@@ -142,9 +145,8 @@ def _layer_alignment(examined: Examined) -> Finding:
         return Finding(np.nan, None, f"not known: {why}")
     start, end = (float(value) for value in np.mean(both, axis=1))
     count = f"on average of {both.shape[1]} pairs" if both.shape[1] > 1 else "of both"
-    return Finding(
-        end, None, f"the outputs of layers against the inputs of the next ones, {count}, from {start:.2g} at the start"
-    )
+    where = "the outputs of layers against the inputs of the next ones"
+    return Finding(end, None, f"{where}, {count}, from {about(start)} at the start")
 
 
 def _switched_units(examined: Examined) -> Finding:
@@ -189,7 +191,8 @@ def paragraph(
     if len(examined.history["step"]) > 1:
         parts += [_moved(examined, verdict, findings), *_so_far(examined, verdict), _linearized(examined, findings)]
     aligned = findings["kernel_alignment"]
-    said = f"{aligned.value:.2g} ({aligned.words.split(', ', 1)[-1]})" if np.isfinite(aligned.value) else aligned.words
+    known, words = np.isfinite(aligned.value), aligned.words
+    said = f"{about(aligned.value)} ({words.split(', ', 1)[-1]})" if known else words
     parts += [f"The kernel's alignment with the target is {said}.", *ahead, *steps, _layers(examined)]
     return " ".join(part for part in parts if part)
 
@@ -225,18 +228,28 @@ def _moved(examined: Examined, verdict: RegimeVerdict, findings: dict[str, Findi
         )
         return f"Its kernel is 0 at the start, or too small for the dtype, {now}."
     if _rises(progress):
-        over = f"While the loss's gradient grew to {1 - progress:.2g} times its size"
+        over = f"While the loss's gradient grew to {about(1 - progress)} times its size"
     else:
         over = f"While {_gone(max(progress, 0.0))} went away"
     expected = change if verdict.diverged else verdict.expected
-    carried = f", which makes {expected:.2g} by the end of training" if expected > 1.2 * change else ""
+    carried = f", {_carried(expected)}" if expected > 1.2 * change and change < 1 else ""
     where = "below" if expected < _thresholds.KERNEL_CHANGE.value else "above"
     limit = f"{where} {_thresholds.KERNEL_CHANGE.value:g}, the limit of the kernel regime"
     return f"{over}, its kernel moved by {_of_size(change)}{carried}; {limit}."
 
 
+def _carried(expected: float) -> str:
+    """Words for the change by the end of training.
+
+    Beyond the size of the kernel, a change that grows in proportion is no estimate: that much is certain, no more.
+    """
+    if expected > 1:
+        return "which makes more than its size by the end of training"
+    return f"which makes {about(expected)} by the end of training"
+
+
 def _of_size(share: float) -> str:
-    return f"{share:.2g} {'of' if share < 1 else 'times'} its size"
+    return f"{about(share)} {'of' if share < 1 else 'times'} its size"
 
 
 def _so_far(examined: Examined, verdict: RegimeVerdict) -> list[str]:
@@ -259,7 +272,7 @@ def _linearized(examined: Examined, findings: dict[str, Finding]) -> str:
     if not np.isfinite(missed):
         return f"The error of its linearization is not known: {HIDDEN if examined.hidden else 'numbers overflow'}."
     if missed > 1:
-        return f"Its linearization is off by {missed:.2g} times the change of its outputs."
+        return f"Its linearization is off by {about(missed)} times the change of its outputs."
     return f"Its linearization misses {missed:.0%} of the change of its outputs."
 
 
@@ -281,10 +294,10 @@ def _layers(examined: Examined) -> str:
                 if appeared
                 else "all move alike"
             )
-            size = f"{each} ({update[most]:.2g} of {'its' if finite.size == 1 else 'their'} size)"
+            size = f"{each} ({about(update[most])} of {'its' if finite.size == 1 else 'their'} size)"
             said.append(size if update[most] > 0 else f"no {'other ' if appeared else ''}group moves")
         else:
-            largest, smallest = _of_size(float(update[most])), f"{update[least]:.2g}"
+            largest, smallest = _of_size(float(update[most])), f"{about(update[least])}"
             said.append(f"{names[most]} moves most ({largest}), {names[least]} least ({smallest})")
     if not examined.kernel:
         making = int(np.argmax(share))

@@ -143,7 +143,7 @@ def columns(y: Any, out_size: int) -> Float[Array, "n out"]:
             )
         raise ValueError(
             f"targets must have shape (n, {out_size}) for a network with {out_size} output(s), got "
-            f"{describe(array)}{hint}" + see("targets-of-another-shape")
+            f"{describe(jnp.asarray(y))}{hint}" + see("targets-of-another-shape")
         )
     return array
 

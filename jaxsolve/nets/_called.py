@@ -11,6 +11,15 @@ from .._checks import attempt, see
 from .._numerics import in_words
 
 
+def require_adapted(net: Any) -> None:
+    """Raises TypeError for a Flax NNX model itself: its running averages would train, and calls change its counters."""
+    if any(kind.__module__.startswith("flax.nnx") for kind in type(net).__mro__):
+        raise TypeError(
+            f"net is a Flax NNX model, {type(net).__name__}: give js.nets.from_nnx(model), or, for batch normalization "
+            "in training mode, the network and state of js.nets.from_nnx_with_state(model)"
+        )
+
+
 def why_not_called(net: Any, sample: PyTree[jax.ShapeDtypeStruct], error: Exception) -> str:
     """A message that says how a network was called, how it failed, and what to give instead.
 

@@ -1,7 +1,12 @@
 """Names that the rest of the library uses and users do not."""
 
 from ._activations import find_activation as find_activation
-from ._called import takes as takes, why_not_called as why_not_called, with_state_words as with_state_words
+from ._called import (
+    require_adapted as require_adapted,
+    takes as takes,
+    why_not_called as why_not_called,
+    with_state_words as with_state_words,
+)
 from ._function import is_stax as is_stax
 from ._layers import (
     AbstractWeighted as AbstractWeighted,

@@ -1,6 +1,7 @@
 """A monitor in loops of others, against diagnoses and observables of the same parameters."""
 
 import functools
+import re
 from typing import Any
 
 import equinox as eqx
@@ -107,6 +108,7 @@ def test_numbers_are_those_of_a_diagnosis():
     sizes = [rows[30][f"update_size/{group}"] for group in report.groups]
     np.testing.assert_allclose(sizes, report.by_group["update"], rtol=cases.eps(50))
     own = monitor.diagnosis()
+    assert re.search(r"the rate by [\d.]+ for gradient descent or [\d.]+ for Adam: that is the crossover", own.text)
     assert own.regime is report.regime
     np.testing.assert_allclose(own["kernel_change"], report["kernel_change"], rtol=cases.eps(1e3))
     np.testing.assert_allclose(own["sharpness"], report["sharpness"], rtol=cases.eps(1e3))

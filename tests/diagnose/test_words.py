@@ -117,6 +117,23 @@ def test_what_a_diagnosis_says(net, x, y, rate, said, unsaid):
         assert re.search(r"\bnan\b", re.sub("<img[^>]*>", "", report._repr_html_())) is None
 
 
+def test_a_schedule_that_ends_at_0():
+    """In float32 the last rate of optax.linear_schedule(0.1, 0, 20) is -7e-10: that step goes nowhere, not uphill."""
+    report = js.diagnose(NET, X, Y, optimizer=optax.sgd(optax.linear_schedule(0.1, 0.0, 20)), steps=20)
+    assert "The critical rate is not known: the optimizer's next step is 0." in report.text
+    assert report.findings["stability"].words == "not known: the optimizer's next step is 0"
+    assert np.all(report.history["critical_rate"][:-1] > 1)
+
+
+def test_a_kernel_beyond_its_size_is_not_extrapolated():
+    """From little progress, displacements and the kernel would be carried on to numbers that mean nothing."""
+    report = js.diagnose(NET, X, 100 * Y, optimizer=_sgd(1e-3), steps=10)
+    assert report["progress"] < 0.1
+    assert report["expected_kernel_change"] > 1
+    assert "which makes more than its size by the end of training" in report.text
+    assert "how far, no extrapolation tells" in report.findings["expected_kernel_change"].words
+
+
 def test_chizats_ratio_knows_no_size_of_the_step():
     ratios = [js.diagnose(NET, X, Y, optimizer=_sgd(rate), steps=10)["chizat_ratio"] for rate in (TINY, 0.1, HUGE)]
     np.testing.assert_allclose(ratios, ratios[1], rtol=1e-9 if X64 else 1e-4)

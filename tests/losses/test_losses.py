@@ -201,6 +201,7 @@ def test_targets_inside_a_trace_are_not_looked_at():
     ("loss", "y", "out_size", "message"),
     [
         (MSE(), np.ones(3), 2, r"targets must have shape \(n, 2\) for a network with 2 output.*\(3,\)"),
+        (MSE(), np.ones(3, int), 2, r"dtype int\d+; for integer labels take loss=losses.CrossEntropy\(\)"),
         (MSE(), np.ones((3, 1)), 2, r"targets must have shape \(n, 2\).*\(3, 1\)"),
         (MSE(), np.ones((3, 1, 1)), 1, r"targets must have shape \(n, 1\).*\(3, 1, 1\)"),
         (CrossEntropy(), np.array([0, 1]), 1, "CrossEntropy needs a network with at least two outputs; .*Logistic"),

@@ -146,6 +146,17 @@ def test_flax_nnx_in_training_mode():
         nets.from_nnx(attention(0.1))
 
 
+def test_flax_nnx_itself_is_refused():
+    """Its running averages would train, and a random counter that is not a parameter changes at every call."""
+    from flax import nnx
+
+    x, rngs = jnp.ones((3, 4)), nnx.Rngs(0)
+    model = nnx.Sequential(nnx.Linear(4, 5, rngs=rngs, param_dtype=x.dtype))
+    for use in (lambda: js.Problem(model, x, x), lambda: js.diagnose(model, x, x), lambda: kernels.empirical(model, x)):
+        with pytest.raises(TypeError, match=r"Flax NNX model, Sequential: give js.nets.from_nnx\(model\)"):
+            use()
+
+
 @pytest.mark.usefixtures("usual")
 def test_haiku():
     import haiku

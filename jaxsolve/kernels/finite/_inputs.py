@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from ..._checks import concrete, describe, in_float32, is_real, require_finite
 from ..._numerics import Inputs, is_tree
 from ...nets import AbstractNetwork, partition
+from ...nets._internal import require_adapted
 
 
 _KINDS = (jnp.floating, jnp.integer, jnp.bool_)
@@ -37,6 +38,7 @@ def check_inputs(
 
 def check_network(net: Any) -> list[Any]:
     """The arrays that are trained. Raises TypeError if net is not a network."""
+    require_adapted(net)
     trained = [] if not callable(net) or isinstance(net, type) else jax.tree.leaves(partition(net)[0])
     if not trained:
         raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
