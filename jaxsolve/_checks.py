@@ -176,6 +176,8 @@ def one_number(value: Any, name: str, *, zero: bool = False, hint: str = "") -> 
         raise ValueError(f"{accepted}, got {describe(value)}{hint}; to map over several values use jax.vmap")
     if known is not None and not (np.isfinite(known) and (known > 0 or (zero and known == 0))):
         raise ValueError(f"{accepted}, got {known}{hint}")
+    if isinstance(value, int | float):
+        return jax.device_put(np.asarray(value, jnp.result_type(float)))  # compiles nothing
     return jax.lax.convert_element_type(as_array(value), jnp.result_type(float))
 
 

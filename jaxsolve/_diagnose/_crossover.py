@@ -7,12 +7,10 @@ same optimizer thus gives the displacement at every alpha. At the crossover the 
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import PyTree
 
 from .._core import Problem
 from ..kernels._internal import Trace
@@ -57,7 +55,7 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
     def beyond(place: float) -> float:
         """How far the kernel is beyond the limit, from -1 to 1, at the displacement exp(place)."""
         if place not in known:
-            moved = _moved(problem.params, displacement, jnp.asarray(np.exp(place), problem.dtype))
+            moved = _moved(problem.params, displacement, np.exp(place))
             known[place] = float(relative_change(whole_kernel(problem, moved, eta, trace), before))
         # tanh(log(change/limit)/2), nearly linear in the place; a kernel that overflows is beyond any limit.
         return (known[place] - limit) / (known[place] + limit) if np.isfinite(known[place]) else 1.0
@@ -76,6 +74,6 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float,
     return Crossover(multiplier, scales, changes)
 
 
-@eqx.filter_jit
-def _moved(params: PyTree, displacement: PyTree, scale: Float[Array, ""]) -> PyTree:
-    return jax.tree.map(lambda p, d: p + scale * d, params, displacement)
+def _moved(params: PyTree, displacement: PyTree, scale: float) -> PyTree:
+    # In NumPy, which compiles nothing.
+    return jax.tree.map(lambda p, d: (np.asarray(p) + scale * np.asarray(d)).astype(p.dtype), params, displacement)

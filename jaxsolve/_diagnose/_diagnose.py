@@ -133,7 +133,7 @@ def diagnose(
     require_size(products, "products")
     problem = read_problem(net, x, y, loss, test, centered, state)
     batch_size = batch_size_for(problem, batch_size)
-    probe_key, batch_key = jax.random.split(key)
+    probe_key, batch_key = _two(key)
     probe, few = _probes(problem, probes, probe_key)
 
     trace = _trace(problem, projections, key)
@@ -300,6 +300,13 @@ def _probes(problem: Problem, probes: int | None, key: Any) -> tuple[Problem, Pr
     """The problem on the probe samples, and on those for the multiplier."""
     count = max(2, min(PROBES, problem.at_once)) if probes is None else require_size(probes, "probes", least=2)
     return choose(problem, count, key), choose(problem, min(FEW, count), key)
+
+
+@eqx.filter_jit
+def _two(key: Any) -> tuple[Any, Any]:
+    """Two keys from one, by one program."""
+    one, other = jax.random.split(key)
+    return one, other
 
 
 def _trace(problem: Problem, projections: int | None, key: Any) -> Trace:

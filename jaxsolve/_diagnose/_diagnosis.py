@@ -40,7 +40,7 @@ def shown(value: float) -> str:
     return "-" if np.isnan(value) else f"{value:.3g}" if np.isfinite(value) else "infinite"
 
 
-def about(value: float | np.floating) -> str:
+def about(value: Any) -> str:
     """A number in words: two digits, and no power of ten below a million."""
     return f"{float(f'{value:.1e}'):g}"
 

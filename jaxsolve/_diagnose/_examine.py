@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .. import kernels
 from .._core import Problem
-from ..kernels._internal import coarsest, Trace
+from ..kernels._internal import check_trace, coarsest, Trace
 from ..observe._internal import (
     find_groups,
     Groups,
@@ -94,7 +93,7 @@ def examine(
     pull = now = pull_at(probe, checkpoints[0], eta)
     rows: list[dict[str, float]] = []
     # The first checkpoint is the start: nothing has moved yet.
-    last, linear = start, jnp.asarray(np.zeros(pull.outputs.shape, pull.outputs.dtype))
+    last, linear = start, jax.device_put(np.zeros(pull.outputs.shape, pull.outputs.dtype))
     compared = first = compare_kernels(probe, start, start)
     moved = None
     for step, params, look in zip(steps, checkpoints, looks, strict=True):
@@ -179,8 +178,7 @@ def _unaligned(probe: Problem, kernel: str) -> str:
 
 def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, trace: Trace, kernel: np.ndarray) -> None:
     """Warns if a kernel disagrees with gradients on some samples; a trace takes one gradient per output."""
-    (net, eta), ntk = trace.of(*probe.of_sample(params, eta)), jnp.asarray(kernel)
-    found = kernels.check(net, probe.x, ntk, eta=eta, key=jax.random.key(0), samples=CERTIFIED)
+    found = check_trace(*trace.of(*probe.of_sample(params, eta)), probe.x, jax.device_put(kernel), CERTIFIED)
     if float(found.error) > found.bound:  # non-finite values do not implicate the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 

@@ -117,11 +117,11 @@ def look(problem: Problem, params: PyTree, trace: Trace) -> Look:
 
 def in_groups(kernels: Float[Array, "leaves n n"], eta: PyTree, groups: Groups) -> Float[Array, "groups n n"]:
     """The kernel of every group of parameters; parameters with rate 0 do not count."""
-    # In NumPy, which compiles nothing.
+    # In NumPy, as JAX would compile each step.
     moves = np.array([np.any(np.asarray(rate)) for rate in jax.tree.leaves(eta)])[:, None, None]
     found = np.zeros((len(groups.names), *kernels.shape[1:]), kernels.dtype)
     np.add.at(found, np.array(groups.of_leaf), np.where(moves, np.asarray(kernels), np.zeros((), kernels.dtype)))
-    return jnp.asarray(found)
+    return jax.device_put(found)
 
 
 @eqx.filter_jit
@@ -131,7 +131,7 @@ def _kernels(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Flo
 
 def whole_kernel(problem: Problem, params: PyTree, eta: PyTree, trace: Trace) -> Float[Array, "n n"]:
     """The kernel of all parameters with rates eta, by the compiled program for the kernels of each."""
-    return jnp.sum(_kernels(problem, params, eta, trace), axis=0)
+    return jax.device_put(np.sum(np.asarray(_kernels(problem, params, eta, trace)), axis=0))
 
 
 @eqx.filter_jit

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree, Shaped
 
@@ -69,11 +70,11 @@ def without_rescaling(problem: Problem) -> Problem:
     return eqx.tree_at(lambda p: p.net, problem, inside(problem.net))
 
 
-def rescaled(problem: Problem, *, scale: Any, linear: bool = False) -> Problem:
+def rescaled(problem: Problem, *, scale: float, linear: bool = False) -> Problem:
     """The problem with its network rescaled around the current parameters."""
     start = jax.tree.leaves(problem.params)
-    scale = jnp.asarray(scale, start[0].dtype)
-    return eqx.tree_at(lambda p: p.net, problem, Rescaled(problem.net, Fixed(start), Fixed(scale), linear))
+    factor = jax.device_put(np.asarray(scale, start[0].dtype))  # compiles nothing
+    return eqx.tree_at(lambda p: p.net, problem, Rescaled(problem.net, Fixed(start), Fixed(factor), linear))
 
 
 def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
+import jax
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._core import Problem
 from .._numerics import samples_in
@@ -79,7 +79,7 @@ def train(
     key = None if batch_size is None and noise is None else key
     # Time is not needed here. Counting every step as 1 also serves optimizers that do not expose their rates.
     by = lambda optimizer: Descent(optimizer, rate=1.0, batch_size=batch_size, key=key, noise=noise)
-    state = begin(by(optimizer), without_rescaling(problem), jnp.asarray([at[-1]], problem.dtype))
+    state = begin(by(optimizer), without_rescaling(problem), jax.device_put(np.asarray([at[-1]], problem.dtype)))
     if isinstance(problem.net, Rescaled):  # which has the same start
         places = lambda state: (state.params, state.saves.saved)
         state = eqx.tree_at(places, state, [with_inside(problem.params, tree) for tree in places(state)])
@@ -88,12 +88,12 @@ def train(
     found, diverged = [Checkpoint(0, state.params, state.optimizer_state)], False
     for step in at[1:]:
         say(f"training from step {int(state.steps)} of {at[-1]}")
-        before, state = state, advance(descent, problem, state, jnp.asarray(step - int(state.steps)))
+        before, (state, failed) = state, advance(descent, problem, state, _count(step - int(state.steps)))
         loss = value(state.params)
         lost = not (np.isfinite(loss) and loss <= float(state.limit))
-        diverged = lost or bool(np.asarray(state.result == RESULTS.diverged))
+        diverged = lost or bool(failed)
         if lost:  # at the last step: stop before it instead
-            state = advance(descent, problem, before, jnp.asarray(int(state.steps) - 1 - int(before.steps)))
+            state, _ = advance(descent, problem, before, _count(int(state.steps) - 1 - int(before.steps)))
         made = int(state.steps)
         if made > found[-1].step:
             found.append(Checkpoint(made, state.params, state.optimizer_state))
@@ -108,8 +108,14 @@ def begin(descent: Descent, problem: Problem, ts: Array) -> Any:
 
 
 @eqx.filter_jit
-def advance(descent: Descent, problem: Problem, state: Any, n: Array) -> Any:
-    return descent.advance(problem, state, n)
+def advance(descent: Descent, problem: Problem, state: Any, n: Array) -> tuple[Any, Bool[Array, ""]]:
+    """The state after n more steps, and whether they diverged."""
+    state = descent.advance(problem, state, n)
+    return state, state.result == RESULTS.diverged
+
+
+def _count(steps: int) -> Array:
+    return jax.device_put(np.asarray(steps))  # compiles nothing
 
 
 def objective(problem: Problem, params: PyTree) -> float:

@@ -35,16 +35,16 @@ class Pull(NamedTuple):
 def pull_at(problem: Problem, params: PyTree, eta: PyTree, f: Float[Array, "n out"] | None = None) -> Pull:
     """The `Pull` at these parameters and outputs f; None computes the outputs."""
     f = outputs_at(problem, params) if f is None else f
-    slope, size = _slope(problem, f)
-    return Pull(f, slope, size, seen_size(problem, params, eta, slope))
+    return _pull(problem, params, eta, f)
 
 
 @eqx.filter_jit
-def _slope(problem: Problem, f: Float[Array, "n out"]) -> tuple[Float[Array, "n out"], Float[Array, ""]]:
+def _pull(problem: Problem, params: PyTree, eta: PyTree, f: Float[Array, "n out"]) -> Pull:
     slope = problem.loss.gradient(f, problem.y)
     size = norm(slope)
     # Backpropagated at norm 1 and multiplied by its size afterwards, so that small products do not round to zero.
-    return slope / nonzero(size), size
+    slope = slope / nonzero(size)
+    return Pull(f, slope, size, seen_size(problem, params, eta, slope))
 
 
 @eqx.filter_jit

@@ -159,12 +159,21 @@ def certify(net: Any, eta: PyTree, x1: Inputs, x2: Inputs | None, ntk: Array, ou
     step = max(1, min(n, n if m is None else m) // max(LEAST, n // EACH))
     if not _takes_little(known.capture, n, m, outputs, step):
         return
-    # NumPy draws the signs, since a JAX program for that would have to be compiled first.
-    draw, c = np.random.default_rng(0), known.capture.out_size
-    v = draw.choice([-1.0, 1.0], len(range(0, n, step)) * outputs.rows(c)).astype(ntk.dtype)
-    found = _check(net, eta, x1, x2, ntk, v, draw.integers(c), outputs, known, step)
+    found = _check_quickly(net, eta, x1, x2, ntk, outputs, known, step)
     if not bool(found.holds):
         warnings.warn(found.doubt, stacklevel=3)
+
+
+def check_trace(net: Any, eta: PyTree, x: Inputs, kernel: Float[Array, "n n"], samples: int) -> KernelCheck:
+    """As `check` of a trace on at most so many samples, with signs of a fixed seed."""
+    return _check_quickly(net, eta, x, None, kernel, Outputs.TRACE, outline(net, x), -(-samples_in(x) // samples))
+
+
+def _check_quickly(net, eta, x1, x2, kernel, outputs: Outputs, known: Outline, step: int) -> KernelCheck:
+    """The check of every step-th sample. NumPy draws the signs: a JAX program would have to be compiled first."""
+    draw, c = np.random.default_rng(0), known.capture.out_size
+    v = draw.choice([-1.0, 1.0], len(range(0, samples_in(x1), step)) * outputs.rows(c)).astype(kernel.dtype)
+    return _check(net, eta, x1, x2, kernel, v, draw.integers(c), outputs, known, step)
 
 
 def _check(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, known: Outline, step: int) -> KernelCheck:
