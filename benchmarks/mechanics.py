@@ -40,6 +40,8 @@ def _fresh_samples(quick: bool) -> Iterator[Row]:
         jax.block_until_ready(call(rates))
         took = time.perf_counter() - start
         yield Row(f"online_sgd, d = {size}, {steps} steps{what}: seconds", took, "<=" if goal == goal else "", goal)
+    held = gradient.lower(rates).compile().memory_analysis().temp_size_in_bytes / 1e9
+    yield Row(f"online_sgd, d = {size}, {steps} steps, its gradient by rates: GB held by the program", held, "<=", 2.0)
     problem, count = spectrum(1000), 2000
     options = {"batch_size": 4, "noise_variance": 0.1}
     start = time.perf_counter()

@@ -227,6 +227,16 @@ def test_what_needs_a_training_set_says_so(dynamics, as_users):
         assert js.solve(js.Problem(_net(), stream.x, stream.y), dynamics, 1.0)["loss"] < 1
 
 
+def test_closed_forms_say_so_themselves(as_users):
+    net = js.nets.TwoLayerLinear(in_size=SIZE, width_size=3, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+    stream = js.Stream(net, _sample, key=jr.key(7), size=1)
+    held = js.Problem(net, stream.x, stream.y)
+    line = js.theory.TwoLayerLine()
+    assert not line.check(held).structural
+    assert line.check(stream).structural
+    assert line.check(stream).missed() == "a training set: it has a stream of new samples"
+
+
 def test_exact_says_so(as_users):
     with pytest.raises(js.NotApplicable, match="a stream has none; js.theory.online"):
         js.exact(_stream())

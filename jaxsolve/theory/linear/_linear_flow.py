@@ -108,6 +108,7 @@ def linear_network(
             type(problem.loss).__name__,
         ),
         ("inputs are vectors", x.ndim == 2, f"inputs of shape {x.shape[1:]}"),
+        ("a training set", problem.sampler is None, "a stream of new samples"),
         ("no weight decay", problem.weight_decay is None, "weight decay"),
         ("at least two weight matrices", count >= 2, f"{count or 'unknown'} matrices"),
     ]
