@@ -36,6 +36,7 @@ INSTEAD = {
     "pip install uv && uv run jaxsolve quickstart": "tests/cli/test_cli.py",
     "jaxsolve quickstart": "tests/cli/test_cli.py",
     'pip install ".[all]"': ".ci/wheel.py",
+    'pip install "jaxsolve[all] @ git+https://github.com/jaxsolve/jaxsolve"': ".ci/wheel.py",  # as the address says
     "pip install --no-deps neural-tangents frozendict": ".ci/wheel.py",
     'pip install ".[gpu]"': "no GPU in CI",
     "uv run pytest": ".ci/run",

@@ -204,7 +204,7 @@ def test_a_diagnosis_and_a_monitor_of_tokens():
     assert np.isfinite(report["kernel_change"])
     seen = js.diagnose(net, x, y, loss=loss, optimizer=optax.adam(0.01), steps=20, test=sentences(3, 2), projections=16)
     np.testing.assert_allclose(seen["kernel_change"], report["kernel_change"], rtol=0.2)
-    assert any("16 random projections of 28 outputs" in note for note in seen.notes)
+    assert any("16 random projections of the 28 outputs" in note for note in seen.notes)
     monitor = js.Monitor(found, every=1)
     row = monitor(0, net)
     assert row is not None

@@ -128,5 +128,5 @@ def test_few_products_are_said_and_bound_from_below():
     for name, sign in (("stability", 1), ("residual_position", -1)):  # one over the eigenvalue
         share = (few.findings[name].value / all_of.findings[name].value) ** sign
         assert 0.8 < share <= 1 + 1e-6, name
-    assert any("by at most 5 products" in note for note in few.notes)
+    assert any("at most 5 products of matrices and vectors" in note for note in few.notes)
     assert few.findings["kernel_change"] == all_of.findings["kernel_change"]
