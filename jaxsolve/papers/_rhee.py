@@ -1,9 +1,15 @@
-"""Shared parts of the figures of Rhee et al.: modes of a factorized matrix, their times and speeds, conservation."""
+"""Shared parts of the figures of Rhee et al.: factorized matrices, Muon, modes with their times and speeds."""
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+from jaxtyping import Array, Float, Key
 
+from .._core import Problem
+from ..nets import AbstractInit, DeepLinear, Scaling
 from ._claim import exponent, mean_over, Measured
 from ._figure import Values
 
@@ -62,3 +68,32 @@ def drift(run: Any, *, root: bool) -> Measured:
 def _root(grams: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(grams)
     return (vectors * np.sqrt(np.maximum(values, 0))[..., None, :]) @ vectors.swapaxes(-1, -2)
+
+
+def muon(rate: float | optax.Schedule) -> optax.GradientTransformation:
+    """Steps along exact polar factors, without momentum."""
+    step = optax.stateless(lambda gradients, params: jax.tree.map(_polar, gradients))
+    return optax.chain(step, optax.scale_by_learning_rate(rate))
+
+
+def _polar(gradient: Array) -> Array:
+    left, _, right = jnp.linalg.svd(gradient, full_matrices=False)
+    return left @ right
+
+
+def factorization(
+    target: Float[Array, " n"], width: int, init: AbstractInit, sigma: Any, key: Key[Array, ""]
+) -> Problem:
+    """The loss |M - P Q|^2/2 of the layers Q, of shape (width, n), and P; M is diagonal."""
+    n = len(target)
+    scaling = Scaling(multiplier=[1.0, 1.0], sigma=[sigma, sigma], eta=[1.0, 1.0])
+    net = DeepLinear(in_size=n, out_size=n, width_size=width, depth=1, scaling=scaling, init=init, key=key)
+    return Problem(net, n**0.5 * jnp.eye(n), n**0.5 * jnp.diag(target))
+
+
+def products(run: Any, width: int, n: int) -> np.ndarray:
+    """P Q of all saved parameters, shape (seeds, times, n, n)."""
+    found = run["parameters"].transpose("seed", "t", ...).values
+    first, second = np.split(found, 2, axis=-1)
+    shape = found.shape[:2]
+    return second.reshape(*shape, n, width) @ first.reshape(*shape, width, n)

@@ -10,13 +10,13 @@ from jaxtyping import Array
 
 from ..._core import Problem
 from ...dynamics import Descent
-from ...nets import DeepLinear, Given, Scaling
+from ...nets import Gaussian, Given
 from ...observe import loss, outputs, parameters
 from ...plot import COLORS
 from ...theory import MuonModes
 from .._claim import Claim, Claims, mean_over, NEGATIVE, POSITIVE
 from .._figure import AbstractFigure, by_scale, Data, legend_below, Picture, Runs, Values
-from .._rhee import drift, N, over_strength, sizes_of, speeds_of, STRENGTHS, times_of
+from .._rhee import drift, factorization, muon, N, over_strength, sizes_of, speeds_of, STRENGTHS, times_of
 
 
 SEEDS = by_scale(8, 10)
@@ -41,15 +41,15 @@ class Figure(AbstractFigure):
         modes, watched = _Problems(START), outputs()
         found = {}
         ts = np.arange(0, STEPS + 1, 2)
-        for name, make, rate in (("muon", _muon, RATE), ("descent", optax.sgd, 3 * RATE)):
+        for name, make, rate in (("muon", muon, RATE), ("descent", optax.sgd, 3 * RATE)):
             found[name] = runs.sweep(name, modes, seeds, Descent(make(rate), rate=rate), ts * rate, observe=watched)
         one = {"start": np.array([START])}
         found["theory"] = runs.sweep("theory", _aligned, one, MuonModes(), ts * RATE, observe=watched)
         rate = 2 * CRITICAL
-        for name, make in (("fast_muon", _muon), ("fast_descent", optax.sgd)):
+        for name, make in (("fast_muon", muon), ("fast_descent", optax.sgd)):
             descent = Descent(make(rate), rate=rate)
             found[name] = runs.sweep(name, _Problems(0.1), seeds, descent, [0.0, 500 * rate], observe=loss())
-        for name, make, rate in (("slow_muon", _muon, SLOW), ("slow_descent", optax.sgd, 5 * SLOW)):
+        for name, make, rate in (("slow_muon", muon, SLOW), ("slow_descent", optax.sgd, 5 * SLOW)):
             ts, descent = np.array([LATE, END]) * rate, Descent(make(rate), rate=rate)
             found[name] = runs.sweep(name, modes, seeds, descent, ts, observe=parameters())
         return found
@@ -98,35 +98,17 @@ class Figure(AbstractFigure):
         yield Claim(said, "0", (0.0, 0.05), *drift(data["slow_descent"], root=False))
 
 
-def _network(layers: Any, sigma: float, seed: Any) -> Problem:
-    scaling = Scaling(multiplier=[1.0, 1.0], sigma=[sigma, sigma], eta=[1.0, 1.0])
-    key = jax.random.key(seed)
-    init = {} if layers is None else {"init": layers}
-    net = DeepLinear(in_size=N, out_size=N, width_size=N, depth=1, scaling=scaling, key=key, **init)
-    return Problem(net, N**0.5 * jnp.eye(N), N**0.5 * jnp.diag(jnp.asarray(STRENGTHS)))
-
-
 class _Problems(NamedTuple):
     """Normal weights of one size."""
 
     sigma: float
 
     def __call__(self, seed: Array) -> Problem:
-        return _network(None, self.sigma, seed)
+        return factorization(jnp.asarray(STRENGTHS), N, Gaussian(), self.sigma, jax.random.key(seed))
 
 
 def _aligned(start: Array) -> Problem:
-    return _network(Given([start * jnp.eye(N)] * 2), 1.0, 0)
-
-
-def _polar(gradient: Array) -> Array:
-    left, _, right = jnp.linalg.svd(gradient, full_matrices=False)
-    return left @ right
-
-
-def _muon(rate: float) -> optax.GradientTransformation:
-    step = optax.stateless(lambda gradients, params: jax.tree.map(_polar, gradients))
-    return optax.chain(step, optax.scale(-rate))
+    return factorization(jnp.asarray(STRENGTHS), N, Given([start * jnp.eye(N)] * 2), 1.0, jax.random.key(0))
 
 
 def _last(run: Any) -> Values:
