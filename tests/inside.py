@@ -28,7 +28,7 @@ from jaxsolve._numerics._settings import one_thread
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 # What is read in programs decides what lanes share and how kernels are computed: seen in speed and memory alone.
-from jaxsolve._programs import both_ways, depends_on_inputs, equations, read, Rules, Steps
+from jaxsolve._programs import both_ways, channels_last, depends_on_inputs, equations, read, Rules, Steps
 
 # The codes of results of many lanes, to name them in one list.
 from jaxsolve._results import result_code
@@ -252,6 +252,7 @@ __all__ = [
     "Term",
     "Tiling",
     "both_ways",
+    "channels_last",
     "app",
     "balanced",
     "batch_weights",

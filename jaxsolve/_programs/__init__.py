@@ -5,6 +5,7 @@ from ._both_ways import (
     forward_mode as forward_mode,
     shape_and_rule as shape_and_rule,
 )
+from ._channels_last import channels_last as channels_last
 from ._equations import (
     called as called,
     CALLS as CALLS,

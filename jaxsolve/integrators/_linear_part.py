@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._core import flat_rates, Problem
+from .._programs import channels_last
 
 
 # Bounds of the first step, in units of the time in which the loss would reach 0 at its initial speed.
@@ -67,7 +68,7 @@ class Model(AbstractModel):
 
     def gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
         """dL/dw."""
-        return jax.grad(lambda w: self.problem.objective(self.params(w)))(w)
+        return channels_last(jax.grad(lambda w: self.problem.objective(self.params(w))))(w)
 
     def velocity(self, w: Float[Array, " params"]) -> tuple[Float[Array, " params"], Float[Array, ""]]:
         # The energy is L, which falls at the rate sum_l eta_l |dL/dtheta_l|^2.

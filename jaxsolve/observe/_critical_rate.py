@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._core import Problem, Quantity, View
 from .._numerics import nonzero
+from .._programs import channels_last
 from ._observable import Observable
 from ._optimizers import is_step, Slope, StaticOptimizer, step_at
 
@@ -27,7 +28,7 @@ def critical_multiple(problem: Problem, params: PyTree, update: PyTree, slope: S
     the slope along the update is positive, which rounding would hide at small multiples. It is NaN if the slope is NaN,
     or if loss and slope are 0, as at a minimum or when both round to zero.
     """
-    at = lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update))
+    at = channels_last(lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update)))
     one = jnp.ones((), problem.dtype)
     start = slope.value
     upward = sum(jax.tree.leaves(jax.tree.map(lambda g, u: jnp.sum(g * u), slope.gradient, update)), 0 * one)

@@ -8,6 +8,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._numerics import nonzero, norm, scaled, unit
+from .._programs import channels_last
 
 
 # Products between two convergence checks, and the maximum. For kernels and Hessians of nine networks, a check every 4
@@ -29,6 +30,7 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree, most: 
         like: a pytree with the shapes that it acts on.
         most: the maximum number of products.
     """
+    product = channels_last(product)
     zero, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, like))
     start = jax.random.normal(jax.random.key(0), zero.shape, zero.dtype)  # fixed, so that results are repeatable
     rows, length = min(most, zero.size), min(most, BLOCK)

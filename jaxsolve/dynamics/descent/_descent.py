@@ -38,6 +38,7 @@ from ..._core import (
     View,
 )
 from ..._numerics import all_finite, Inputs, nonzero, samples_in, take_samples
+from ..._programs import channels_last
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
 from ...until import AbstractCondition
@@ -391,7 +392,8 @@ class Descent(AbstractStoppable, AbstractDescending, AbstractStreaming, Abstract
                 on = _restrict(problem, *self.batches.draw(problem, wanted), None)
             if problem.sampler is not None:
                 on = _restrict(problem, *self._fresh(problem, at.steps), None)
-            value, gradient = jax.value_and_grad(lambda p: self._batch_loss(on, p, at.steps, order))(at.params)
+            slope = jax.value_and_grad(lambda p: self._batch_loss(on, p, at.steps, order))
+            value, gradient = channels_last(slope)(at.params)
             updates, memory = optimizer.update(gradient, at.optimizer_state, at.params, value)
             params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), at.params, eta, updates)
             new = dataclasses.replace(

@@ -21,7 +21,7 @@ from ... import losses
 from ..._checks import concrete
 from ..._core import flat_rates, Problem
 from ..._numerics import memory_for, norm, samples_in, unit
-from ..._programs import flop
+from ..._programs import channels_last, flop
 from ...integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
 from ...integrators._internal import first_direction
 from ...kernels._internal import LayeredJacobian
@@ -229,6 +229,7 @@ def _rate(problem: Problem) -> Float[Array, ""]:
     moving, push = jax.linearize(velocity, _grown(problem, start, unravel))
     # At rest the result is NaN: the cost of a flow that stays there is unknown.
     first = first_direction(unit(moving))
+    push = channels_last(push)
     return norm(jax.lax.fori_loop(0, _PRODUCTS, lambda _, v: push(unit(v)), first))
 
 
@@ -236,7 +237,8 @@ def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Fl
     """The start, scaled until the outputs are a tenth of the targets; unchanged if no factor below 2^20 suffices."""
     # For a centered problem the network's own outputs count: after centering they are 0 at any start.
     before = 0 if problem.initial is None else problem.initial
-    small = lambda w: jnp.linalg.norm(problem.outputs(unravel(w)) + before) < jnp.linalg.norm(problem.target_rows) / 10
+    outputs = channels_last(lambda w: problem.outputs(unravel(w)))
+    small = lambda w: jnp.linalg.norm(outputs(w) + before) < jnp.linalg.norm(problem.target_rows) / 10
     factor = jax.lax.while_loop(
         lambda a: small(a * start) & (a < 2.0**20), lambda a: 1.25 * a, jnp.ones((), start.dtype)
     )

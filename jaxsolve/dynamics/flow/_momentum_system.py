@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core import Certificate, flat_rates, Problem, View
 from ..._numerics import nonzero, squares_over
+from ..._programs import channels_last
 from ...integrators import DisplacementController, FunctionSpace, InertialFunctionSpace
 from ...integrators._internal import Flowing
 from ._certificate import energy_balance
@@ -112,7 +113,7 @@ class MomentumSystem(AbstractPlainSystem):
         def field(t, y, args):
             del args
             w, way, _ = split(y)
-            force = -eta * jax.grad(lambda vector: self.problem.objective(unravel(vector)))(w)
+            force = -eta * channels_last(jax.grad(lambda vector: self.problem.objective(unravel(vector))))(w)
             tau, slope = self.relaxation.at(t)
             # At tau = 0 the velocity is the only finite one.
             v = jnp.where(tau > 0, way / nonzero(tau), force)

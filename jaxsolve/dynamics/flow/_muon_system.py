@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core import Certificate, flat_rates, Problem, View
 from ..._numerics import nonzero, norm
+from ..._programs import channels_last
 from ...integrators import RungeKuttaChebyshev
 from ._certificate import step_certificate
 from ._integrator import AbstractScaledController
@@ -76,7 +77,7 @@ class MuonSystem(AbstractPlainSystem):
     def terms(self) -> diffrax.ODETerm:
         def field(t: Any, y: Array, args: Any) -> Array:
             del t, args
-            gradient = jax.grad(self.problem.objective)(self.params(y))
+            gradient = channels_last(jax.grad(self.problem.objective))(self.params(y))
             return -self.controller.eta * ravel_pytree(jax.tree.map(self._direction, gradient))[0]
 
         return diffrax.ODETerm(field)

@@ -22,6 +22,7 @@ from ..._core import (
     View,
 )
 from ..._numerics import all_finite, nonzero, samples_in
+from ..._programs import channels_last
 from ..._results import RESULTS
 from ...losses._internal import count
 from ...until import AbstractCondition
@@ -218,7 +219,7 @@ class StochasticFlow(AbstractStoppable, AbstractDescending, AbstractMarching):
             samples_in(problem.x),
             self.temperature.astype(dt.dtype) / jnp.where(dt == 0, 1, dt),
         )
-        gradient = jax.grad(lambda p: _weighted_loss(problem, p, weights))(state.params)
+        gradient = channels_last(jax.grad(lambda p: _weighted_loss(problem, p, weights)))(state.params)
         velocity = self._velocity(problem, state, gradient, dt)
         params = jax.tree.map(lambda p, v: p + dt * v, state.params, velocity)
         f = problem.outputs(params)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core import Certificate, flat_rates, Problem, View
 from ..._numerics import norm
+from ..._programs import channels_last
 from ...integrators import AbstractExponential, DisplacementController, RungeKuttaChebyshev
 from ...integrators._internal import Flowing
 from ._certificate import flow_certificate
@@ -132,7 +133,7 @@ class ParameterSystem(AbstractPlainSystem):
 
         def field(t, y, args):
             del t, args
-            gradient = jax.grad(lambda vector: self.problem.objective(unravel(vector)))(y[: params.size])
+            gradient = channels_last(jax.grad(lambda vector: self.problem.objective(unravel(vector))))(y[: params.size])
             velocity = -eta * gradient
             # The loss falls at the rate sum_l eta_l |dL/dtheta_l|^2.
             return jnp.append(velocity, -velocity @ gradient)

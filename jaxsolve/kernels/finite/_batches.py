@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..._checks import require_size
 from ..._numerics import Inputs, one_of, samples_in, take_samples
-from ..._programs import both_ways
+from ..._programs import both_ways, channels_last
 from ...nets import partition
 from ._capture import output_of
 
@@ -80,7 +80,7 @@ def sum_batches(fn: Callable[..., PyTree], size: int, x: Inputs, *weights: Array
         return fn(x, *weights)
     # Rows that pad the last batch have weight 0. Their samples are copies, not zeros, since 0 times NaN is NaN.
     rows = (_repeated(x, size), *(_batches(w, size, repeat=False) for w in weights))
-    add = lambda total, row: (jax.tree.map(jnp.add, total, fn(*row)), None)
+    add = lambda total, row: (jax.tree.map(jnp.add, total, channels_last(fn)(*row)), None)
     first = take_samples(rows, 0)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fn, *first))
     return jax.lax.scan(add, zero, rows)[0]
@@ -90,5 +90,5 @@ def map_batches(fn: Callable[[Inputs], Array], size: int, x: Inputs) -> Array:
     """The rows of fn(x), batch by batch."""
     if samples_in(x) <= size:
         return fn(x)
-    rows = jax.lax.map(fn, _repeated(x, size))
+    rows = jax.lax.map(channels_last(fn), _repeated(x, size))
     return rows.reshape(-1, *rows.shape[2:])[: samples_in(x)]
