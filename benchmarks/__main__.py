@@ -21,7 +21,7 @@ from ._timing import forget_programs
 
 NAMES = (
     *("loops", "foundations", "first_contact", "theory", "kernels", "pytorch", "flow", "choice", "limits", "edge"),
-    *("mechanics", "scaling", "diagnose", "monitor", "sweeps", "throughput", "faults", "memory", "precision"),
+    *("mechanics", "scaling", "diagnose", "models", "monitor", "sweeps", "throughput", "faults", "memory", "precision"),
 )
 
 

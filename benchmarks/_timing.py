@@ -32,6 +32,11 @@ def in_turns(
     return found
 
 
+def clock() -> float:
+    """Seconds of processor time; on accelerators, of wall time."""
+    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+
+
 def forget_programs() -> None:
     """Drops all that is compiled: programs of a whole suite are more mappings of memory than Linux gives a process."""
     jax.clear_caches()

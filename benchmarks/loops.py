@@ -9,7 +9,6 @@ more than the loop.
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from ._cheapest import cheapest, errors
 from ._flow_rivals import dopri8, Rival, RIVALS, Run
 from ._foreign import Block
 from ._said import Row
-from ._timing import in_turns, own_process
+from ._timing import clock, in_turns, own_process
 
 
 CALL = 1e-3  # seconds that a call may take beyond the loop
@@ -53,15 +52,11 @@ def main(*, quick: bool) -> Iterator[Row]:
         yield _first(what, f"{FIRST_CALLS[what]}, first call in a process", 1.5, 1 if quick else FIRST)
 
 
-def _clock() -> float:
-    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
-
-
 def _seconds(*ways: Callable[[], Any]) -> list[float]:
     """The median of each way, compiled before."""
     for way in ways:
         jax.block_until_ready(way())
-    return [statistics.median(part) for part in in_turns(ways, REPEATS, SECONDS, _clock)]
+    return [statistics.median(part) for part in in_turns(ways, REPEATS, SECONDS, clock)]
 
 
 def _said(ours: float, theirs: float) -> str:
@@ -214,11 +209,11 @@ def _sweep(lanes: int) -> Iterator[Row]:
     what = f"{lanes} networks 5-16-1, 30 samples, 500 steps"
     with jax.enable_x64(False):
         ways = _sweep_of(lanes), _vmapped(lanes)
-        begin = _clock()
+        begin = clock()
         found = [np.asarray(ways[0]())]
-        middle = _clock()
+        middle = clock()
         found.append(np.asarray(ways[1]()))
-        first = middle - begin, _clock() - middle
+        first = middle - begin, clock() - middle
         gap = _gap(*found)
         _require(gap, WITHIN, what)
         warm = _seconds(*ways)
@@ -363,9 +358,9 @@ def first_call(what: str, *, by_hand: bool) -> float:
         way = (lambda: RIVALS[0].run(problem, T, 1e-5)) if by_hand else ours
     else:
         way = (_by_hand if by_hand else _ours)(DESCENTS[FIRST_CALLS[what]])
-    begin = _clock()
+    begin = clock()
     jax.block_until_ready(way())
-    return _clock() - begin
+    return clock() - begin
 
 
 def _first(what: str, said: str, goal: float, repeats: int) -> Row:

@@ -58,6 +58,8 @@ class Figure(AbstractFigure):
             grid[1, 0].plot([], [], color=shades[place], lw=2.0, label=label)
         for ax, label in zip(grid[1], ("time $t$ (gradient-flow units)", r"$t/(\sqrt{h}\,\alpha)$"), strict=True):
             ax.set(xscale="log", xlabel=label, ylim=(0, 1.05))
+        for row, letter in zip(grid, "abc", strict=True):
+            row[0].set_title(f"({letter})", loc="left", fontsize=9)
         for row, label in zip(
             grid, (r"$|\Theta - \Theta_0|/|\Theta_0|$", r"rescaled loss $\alpha^2 L$", "time $t_1$, $t_2$"), strict=True
         ):
